@@ -65,16 +65,17 @@ fn take_format(config: &Config) -> anyhow::Result<()> {
         checked.map_err(|other| {
             let folder = config.state_dir.display();
             anyhow::anyhow!(
-                "{folder} {other}; or end its jobs with its `fleet-agent stop-all`, remove {folder}, and join again"
+                "{folder} {other}. Install the build that wrote it; or end the jobs with that build's `fleet-agent stop-all`, remove \
+                 {folder}, and join again"
             )
         })?;
     }
-    for folder in [&config.state_dir, &attempts] {
-        create_private_folder(folder)?;
-    }
+    create_private_folder(&config.state_dir)?;
+    // Before the folder of the attempts: without a format, that folder is taken for one of another build.
     if is_new {
         write_atomic(&path, format!("{FORMAT}\n").as_bytes(), MODE_PRIVATE)?;
     }
+    create_private_folder(&attempts)?;
     Ok(())
 }
 
@@ -119,6 +120,10 @@ mod tests {
         std::fs::write(&format, "0123\n").unwrap();
         let said = take_format(&config).unwrap_err().to_string();
         assert!(said.contains("is of format 0123") && said.contains("stop-all"), "{said}");
+        std::fs::remove_dir_all(allocations_dir(&config)).unwrap();
+        std::fs::remove_file(&format).unwrap();
+        std::fs::write(config.state_dir.join("identity"), "").unwrap();
+        take_format(&config).unwrap();
         std::fs::remove_file(&format).unwrap();
         let said = take_format(&config).unwrap_err().to_string();
         assert!(said.contains("is of format none"), "of before formats had names: {said}");

@@ -60,7 +60,12 @@ impl ControllerIdentity {
             anyhow::bail!("{} was written by a newer version of fleet (v{found})", path.display());
         }
         check_format(read.format.as_deref())
-            .map_err(|other| anyhow::anyhow!("{} {other}", data_dir.display()))?;
+            .map_err(|other| {
+                let folder = data_dir.display();
+                anyhow::anyhow!(
+                    "{folder} {other}. Install the build that wrote it; or remove {folder}, and make a cluster or join one again"
+                )
+            })?;
         Ok(Some(read))
     }
 
@@ -99,7 +104,7 @@ mod tests {
             let other = stored.replace("\"format\"", &format!("{key:?}")).replace(FORMAT, format);
             std::fs::write(&path, other).unwrap();
             let said = ControllerIdentity::load(dir.path()).unwrap_err().to_string();
-            assert!(said.contains(found), "{said}");
+            assert!(said.contains(found) && said.contains("Install the build"), "{said}");
         }
     }
 }

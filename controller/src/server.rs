@@ -160,7 +160,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let figures =
         Figures { raft: raft.clone(), keyring: keyring.clone(), peers: Peers::new(connector) };
     let (context, leader) =
-        parts(&config, process, figures, Arc::clone(&signer), credentials.clone());
+        assemble(&config, process, figures, Arc::clone(&signer), credentials.clone());
     let (clock, peers) = (context.clock.clone(), context.peers.clone());
     let mut tasks = JoinSet::new();
     tasks.spawn(self_check::run(raft.clone(), clock, peers.clone(), socket.local_addr()?));
@@ -206,7 +206,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
 }
 
 /// What the services share, and what the leader's loops work with.
-fn parts(
+fn assemble(
     config: &Config,
     process: Process,
     figures: Figures,

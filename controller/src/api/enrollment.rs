@@ -236,7 +236,9 @@ impl Enrollment for EnrollmentService {
         let address: Address =
             request.address.parse().map_err(|e| field("address", format!("{e}")))?;
         check_format(Some(&request.format)).map_err(|other| {
-            Status::failed_precondition(format!("what the build that joins stores {other}"))
+            Status::failed_precondition(format!(
+                "the store of the controller that joins {other}: install the same build on all controllers"
+            ))
         })?;
         let signing = self.signing_request("join:controller", &request.csr_der)?;
         self.0.newest().await?;

@@ -81,15 +81,15 @@ fn next_step(
 
 /// The handles that this loop needs.
 #[derive(Debug, Clone)]
-pub(super) struct Roster {
+pub(super) struct Handles {
     pub(super) proposer: Proposer,
     pub(super) peers: Peers,
     /// This controller's own addresses.
     pub(super) advertise: Arc<Vec<Address>>,
 }
 
-pub(super) async fn run(roster: Roster) {
-    let raft = &roster.proposer.raft;
+pub(super) async fn run(handles: Handles) {
+    let raft = &handles.proposer.raft;
     let mut silent = BTreeSet::new();
     let mut applied = raft.applied();
     loop {
@@ -97,7 +97,7 @@ pub(super) async fn run(roster: Roster) {
         applied.borrow_and_update();
         tell_silent(raft.node(), &raft.progress(), &mut silent);
         if raft.read(|fsm| fsm.cluster().is_some() && fsm.roster().members().is_empty()) {
-            admit_myself(&roster).await;
+            admit_myself(&handles).await;
             continue;
         }
         let wanted: BTreeMap<u64, String> = raft.read(|fsm| {
@@ -115,7 +115,7 @@ pub(super) async fn run(roster: Roster) {
             }
             continue;
         }
-        take(raft, &roster.peers, step).await;
+        take(raft, &handles.peers, step).await;
     }
 }
 
@@ -133,11 +133,11 @@ fn tell_silent(me: u64, progress: &BTreeMap<u64, Progress>, known: &mut BTreeSet
 }
 
 /// The first controller of a new or restored cluster is on the roster like any other.
-async fn admit_myself(roster: &Roster) {
-    let Some(address) = roster.advertise.first().map(ToString::to_string) else { return };
-    let id = roster.proposer.raft.node();
+async fn admit_myself(handles: &Handles) {
+    let Some(address) = handles.advertise.first().map(ToString::to_string) else { return };
+    let id = handles.proposer.raft.node();
     let wish = AdmitController { id, address, token: None, key_sha256: String::new() };
-    roster.proposer.propose(Command::AdmitController(wish)).await;
+    handles.proposer.propose(Command::AdmitController(wish)).await;
 }
 
 async fn take(raft: &RaftHandle, peers: &Peers, step: Step) {

@@ -23,7 +23,6 @@ use fleet_proto::transport::client::Address;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use members::Roster;
 use proposer::Proposer;
 
 use crate::clock::{LeaderClock, wall};
@@ -106,11 +105,6 @@ fn lead(raft: &RaftHandle, leader: &Leader) -> JoinSet<()> {
     let (seen, nodes) = raft.read(|fsm| (fsm.now(), fsm.nodes().len()));
     clock.settle(seen, &sessions.agent_times(), nodes);
     let proposer = Proposer { raft: raft.clone(), clock: clock.clone() };
-    let roster = Roster {
-        proposer: proposer.clone(),
-        peers: figures.peers.clone(),
-        advertise: Arc::clone(advertise),
-    };
     let mut loops = JoinSet::new();
     let of = (proposer.clone(), operations.clone());
     loops.spawn(keep("scheduler", of, |(proposer, operations)| {
@@ -124,7 +118,12 @@ fn lead(raft: &RaftHandle, leader: &Leader) -> JoinSet<()> {
     loops.spawn(keep("liveness", of, |(proposer, sessions, operations)| {
         liveness::run(proposer, sessions, operations)
     }));
-    loops.spawn(keep("members", roster, members::run));
+    let of = members::Handles {
+        proposer: proposer.clone(),
+        peers: figures.peers.clone(),
+        advertise: Arc::clone(advertise),
+    };
+    loops.spawn(keep("members", of, members::run));
     let of = (proposer.clone(), figures.clone(), sessions.clone());
     loops.spawn(keep("members of Raft", of, |(proposer, figures, sessions)| {
         members_loop::run(proposer, figures, sessions)

@@ -24,7 +24,9 @@ pub(super) fn check_called(cluster: &str, name: &str) -> Result<(), Status> {
         )));
     }
     check_format(format).map_err(|other| {
-        Status::failed_precondition(format!("what the controller that calls stores {other}"))
+        Status::failed_precondition(format!(
+            "the store of the controller that calls {other}: install the same build on all controllers"
+        ))
     })
 }
 

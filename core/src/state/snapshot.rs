@@ -14,11 +14,10 @@ pub const SNAPSHOT_VERSION: u32 = 1;
 /// change, so each store carries it, and a build with another one refuses the store.
 pub const FORMAT: &str = include_str!("../../testdata/format").trim_ascii();
 
-/// A store of another build, before 0.1. Said of a file or a folder: `... is of format ...`.
+/// A store of another build, before 0.1. Said behind the name of what is stored; who says it adds what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "is of format {found}, and this build of fleet reads format {FORMAT}: before 0.1 no build takes over what one of another \
-     format stored. Install that build again"
+    "is of format {found}, and this build of fleet reads format {FORMAT}. Before 0.1 each build reads its own format only"
 )]
 pub struct OtherFormat {
     found: String,
@@ -26,7 +25,7 @@ pub struct OtherFormat {
 
 /// Whether a store of that format can be read; one that names none is older than formats are.
 pub fn check_format(found: Option<&str>) -> Result<(), OtherFormat> {
-    match found {
+    match found.filter(|format| !format.is_empty()) {
         Some(FORMAT) => Ok(()),
         found => Err(OtherFormat { found: found.unwrap_or("none").to_owned() }),
     }
