@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fleet_core::command::{AdmitController, Command};
+use fleet_core::command::{AdmitController, ClusterCommand, Command, ControllerCommand};
 use fleet_core::{Actor, Rejection};
 use fleet_daemon::process::Process;
 use fleet_daemon::systemd;
@@ -92,9 +92,17 @@ pub async fn init(config: &Config) -> anyhow::Result<()> {
     let clock = raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len()));
     let (id, token, key_sha256) = (identity.node, None, String::new());
     for command in [
-        Command::InitCluster { cluster: authority.cluster().clone(), incarnation: 1 },
-        Command::SetClusterVersion { version: Versions::BUILT.max },
-        Command::AdmitController(AdmitController { id, address, token, key_sha256 }),
+        Command::Cluster(ClusterCommand::Init {
+            cluster: authority.cluster().clone(),
+            incarnation: 1,
+        }),
+        Command::Cluster(ClusterCommand::SetVersion { version: Versions::BUILT.max }),
+        Command::Controller(ControllerCommand::Admit(AdmitController {
+            id,
+            address,
+            token,
+            key_sha256,
+        })),
     ] {
         let envelope = fleet_core::Envelope {
             v: fleet_core::command::ENVELOPE_VERSION,

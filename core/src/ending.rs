@@ -6,7 +6,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::ReservationId;
 use crate::name::GpuUuid;
 use crate::time::{Millis, Timestamp};
 use crate::word::words;
@@ -75,26 +74,6 @@ impl std::fmt::Display for ReservationRules {
         match *no_show {
             Millis::ZERO => write!(f, "unused reservations are never released"),
             no_show => write!(f, "released if nobody uses it for {no_show}"),
-        }
-    }
-}
-
-/// Commands about how windows end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EndingCommand {
-    /// What is not said stays.
-    SetRules { at_end: Option<EndPolicy>, no_show: Option<Millis>, grace: Option<Millis> },
-    /// Of one reservation.
-    SetAtEnd { id: ReservationId, at_end: EndPolicy },
-}
-
-impl EndingCommand {
-    /// Stable name for logs and the audit.
-    pub fn name(&self) -> &'static str {
-        match self {
-            EndingCommand::SetRules { .. } => "set_reservation_rules",
-            EndingCommand::SetAtEnd { .. } => "set_reservation_at_end",
         }
     }
 }

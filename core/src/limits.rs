@@ -93,26 +93,6 @@ pub(crate) fn of_member<'a>(
     Some((own.into_iter().map(|(group, _)| group).collect(), limits))
 }
 
-/// What an admin can say of limits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LimitsCommand {
-    /// In place of those that the group had.
-    Set { group: GroupName, limits: ReservationLimits },
-    /// The group has none any more.
-    Remove { group: GroupName },
-}
-
-impl LimitsCommand {
-    /// See `Command::name`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            LimitsCommand::Set { .. } => "set_reservation_limits",
-            LimitsCommand::Remove { .. } => "remove_reservation_limits",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

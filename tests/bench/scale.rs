@@ -8,6 +8,7 @@ mod fleet;
 use std::{hint::black_box, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use fleet_core::command::ReservationCommand;
 use fleet_core::{
     Fsm, Millis, Rejection, Window, command::Command, reservation::GpuRequest, scheduler,
 };
@@ -131,7 +132,7 @@ fn reserve(
     while made.len() < times {
         let (gpus, window) = (wish(fleet), fleet.some_window());
         let command = fleet.reservation(gpus, window)?;
-        let Command::CreateReservation(wish) = &command else { continue };
+        let Command::Reservation(ReservationCommand::Create(wish)) = &command else { continue };
         let id = wish.id.clone();
         let (took, reply) = fleet.apply(command);
         match reply {
@@ -143,7 +144,7 @@ fn reserve(
             }
             Err(error) => return Err(error.into()),
         }
-        let (took, reply) = fleet.apply(Command::ReleaseReservation { id });
+        let (took, reply) = fleet.apply(Command::Reservation(ReservationCommand::Release { id }));
         reply.context("release")?;
         released.push(took);
     }
@@ -157,7 +158,8 @@ fn extend(fleet: &mut Fleet, times: usize) -> Result<Samples> {
     let mut samples = Samples::default();
     for (id, ends_at) in some {
         let ends_at = ends_at + Millis::minutes(1);
-        let (took, reply) = fleet.apply(Command::ExtendReservation { id, ends_at });
+        let (took, reply) =
+            fleet.apply(Command::Reservation(ReservationCommand::Extend { id, ends_at }));
         if reply.is_ok() {
             samples.push(took);
         }

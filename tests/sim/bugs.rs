@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use fleet_controller::raft::Apply;
-use fleet_core::command::{Command, Envelope};
+use fleet_core::command::{
+    Command, Envelope, GpuCommand, JobCommand, NodeCommand, ReservationCommand,
+};
 use fleet_core::fsm::Outcome;
 use fleet_core::lease::{Lease, LeaseHolder};
 use fleet_core::name::UserName;
@@ -123,13 +125,16 @@ fn with_bug(
     let mut changed = envelope.clone();
     match (bug, &mut changed.command) {
         (Bug::RequestsForgotten, _) => changed.request = None,
-        (Bug::AppliedTwice, Command::ReportNode { .. } | Command::SubmitJob(_)) => {
+        (
+            Bug::AppliedTwice,
+            Command::Node(NodeCommand::Report { .. }) | Command::Job(JobCommand::Submit(_)),
+        ) => {
             let mut first = first_after_restart.lock().expect("nobody panics with it");
             if std::mem::take(&mut *first) {
                 drop(fsm.apply(index, envelope));
             }
         }
-        (Bug::SilenceFreesGpus, Command::SetLiveness { node, liveness, .. })
+        (Bug::SilenceFreesGpus, Command::Node(NodeCommand::SetLiveness { node, liveness, .. }))
             if *liveness != Liveness::Ready =>
         {
             // One GPU for each time the leader notices the silence.
@@ -140,13 +145,15 @@ fn with_bug(
             if let Some(gpu) = lease.and_then(|lease| lease.gpus.first()).cloned() {
                 let reason = "it was silent for too long".to_owned();
                 changed.actor = root();
-                changed.command = Command::DeclareGpuFree { gpu, reason };
+                changed.command = Command::Gpu(GpuCommand::DeclareFree { gpu, reason });
             }
         }
         _ => {}
     }
     let before = match (bug, &changed.command) {
-        (Bug::ReleaseNotIndexed, Command::ReleaseReservation { .. }) => Some(fsm.clone()),
+        (Bug::ReleaseNotIndexed, Command::Reservation(ReservationCommand::Release { .. })) => {
+            Some(fsm.clone())
+        }
         _ => None,
     };
     let outcome = fsm.apply(index, &changed);
@@ -166,7 +173,7 @@ fn queue_first(fsm: &mut Fsm, index: u64, envelope: &Envelope, mut outcome: Outc
     }
     let placements = forgetful(fsm).map(|fsm| scheduler::placements(&fsm)).unwrap_or_default();
     if !placements.is_empty() {
-        let command = Command::PlaceJobs { placements };
+        let command = Command::Job(JobCommand::Place { placements });
         let plan =
             Envelope { actor: Actor::controller(), request: None, command, ..envelope.clone() };
         outcome.events.extend(fsm.apply(index, &plan).events);

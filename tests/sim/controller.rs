@@ -30,7 +30,9 @@ use fleet_controller::removal;
 use fleet_controller::sessions::Sessions;
 use fleet_controller::tunnels::Tunnels;
 use fleet_core::command::CLUSTER_VERSION_MAX;
-use fleet_core::command::{AdmitController, Command, ENVELOPE_VERSION};
+use fleet_core::command::{
+    AdmitController, ClusterCommand, Command, ControllerCommand, ENVELOPE_VERSION,
+};
 use fleet_core::name::UserName;
 use fleet_core::{Actor, Envelope};
 use fleet_daemon::logging::{self, Logging};
@@ -356,14 +358,14 @@ async fn make_cluster(scene: &Scene, seat: &Seat, raft: &RaftHandle) {
     let clock = raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len()));
     let (id, address) = (seat.id(), address(seat.host));
     for command in [
-        Command::InitCluster { cluster: scene.cluster(), incarnation: 1 },
-        Command::SetClusterVersion { version: CLUSTER_VERSION_MAX },
-        Command::AdmitController(AdmitController {
+        Command::Cluster(ClusterCommand::Init { cluster: scene.cluster(), incarnation: 1 }),
+        Command::Cluster(ClusterCommand::SetVersion { version: CLUSTER_VERSION_MAX }),
+        Command::Controller(ControllerCommand::Admit(AdmitController {
             id,
             address,
             token: None,
             key_sha256: String::new(),
-        }),
+        })),
     ] {
         let envelope = Envelope {
             v: ENVELOPE_VERSION,

@@ -6,7 +6,7 @@
 
 use fleet_core::Fsm;
 use fleet_core::allocation::{Allocation, CauseKey};
-use fleet_core::command::{Command, Envelope};
+use fleet_core::command::{Command, Envelope, JobCommand};
 use fleet_core::event::Event;
 use fleet_core::id::{AllocationId, JobId};
 use fleet_core::job::Job;
@@ -92,7 +92,7 @@ fn takers(after: &Fsm, events: &[Event], from: Timestamp) -> Vec<JobId> {
 
 fn without_these(envelope: &Envelope, takers: &[JobId]) -> Envelope {
     let mut envelope = envelope.clone();
-    if let Command::PlaceJobs { placements } = &mut envelope.command {
+    if let Command::Job(JobCommand::Place { placements }) = &mut envelope.command {
         placements.retain(|line| !takers.contains(&line.job));
     }
     envelope

@@ -8,7 +8,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use fleet_controller::raft::RaftHandle;
-use fleet_core::command::{AdmitController, Command, CreateControllerToken, ENVELOPE_VERSION};
+use fleet_core::command::{
+    AdmitController, Command, ControllerCommand, CreateControllerToken, ENVELOPE_VERSION,
+    TokenCommand,
+};
 use fleet_core::id::TokenId;
 use fleet_core::name::UserName;
 use fleet_core::time::Millis;
@@ -105,8 +108,8 @@ fn admission(fsm: &Fsm, seat: &Seat) -> [Envelope; 2] {
     };
     let joining = Actor { method: AuthMethod::JoinToken, ..Actor::controller() };
     [
-        envelope(admin, Command::CreateControllerToken(create)),
-        envelope(joining, Command::AdmitController(admit)),
+        envelope(admin, Command::Token(TokenCommand::ForController(create))),
+        envelope(joining, Command::Controller(ControllerCommand::Admit(admit))),
     ]
 }
 

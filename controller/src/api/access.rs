@@ -1,7 +1,7 @@
 //! Who may come in: revoking, removing, accounts. From the wire to a command, and the answer back.
 
-use fleet_core::access::{AccessCommand, CertificateHolder, Vouching};
-use fleet_core::command::Command;
+use fleet_core::access::{CertificateHolder, Vouching};
+use fleet_core::command::{AccessCommand, Command};
 use fleet_core::name::{NodeName, UserName};
 use fleet_core::time::Millis;
 use fleet_core::{Fsm, Rejection};

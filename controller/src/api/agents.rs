@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use fleet_core::command::Command;
+use fleet_core::command::{Command, NodeCommand};
 use fleet_core::name::NodeName;
 use fleet_core::node::NodeFacts;
 use fleet_core::{Actor, AuthMethod, Rejection, Who};
@@ -119,7 +119,8 @@ impl AgentsService {
         facts: NodeFacts,
     ) -> Result<(), Status> {
         // Silence is broken by this connection, so the log hears of it at once.
-        let command = Command::RegisterNode { node: node.clone(), facts: Box::new(facts) };
+        let command =
+            Command::Node(NodeCommand::Register { node: node.clone(), facts: Box::new(facts) });
         let envelope = self.0.envelope(actor.clone(), None, command);
         let applied = self.0.raft.propose(envelope).await.map_err(|e| propose_status(&e))?;
         applied.reply.map(|_| ()).map_err(|rejection| {

@@ -4,7 +4,7 @@
 //! every replica: a record never changes, and each of them compares again before it deletes.
 
 use fleet_core::audit::prune::{Prune, Pruned};
-use fleet_core::command::Command;
+use fleet_core::command::{AuditCommand, Command};
 use fleet_core::{Fsm, Rejection, Timestamp};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
@@ -53,7 +53,8 @@ impl Context {
             });
         let (prune, records) = records?;
         if !request.dry_run {
-            self.change(&caller.actor, Some(key), Command::PruneAudit(prune)).await?;
+            self.change(&caller.actor, Some(key), Command::Audit(AuditCommand::Prune(prune)))
+                .await?;
         }
         Ok(answer(records, found.unwrap_or_default()))
     }

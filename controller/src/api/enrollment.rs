@@ -3,8 +3,10 @@
 //! A certificate is recorded in the log before it is handed out, so that revoking its holder finds
 //! it. Every refusal is counted for the audit log.
 
-use fleet_core::access::{AccessCommand, CertificateHolder};
-use fleet_core::command::{AdmitController, Command};
+use fleet_core::access::CertificateHolder;
+use fleet_core::command::{
+    AccessCommand, AdmitController, Command, ControllerCommand, NodeCommand,
+};
 use fleet_core::controller::Controller;
 use fleet_core::id::TokenId;
 use fleet_core::name::{NodeName, UserName};
@@ -60,7 +62,7 @@ impl EnrollmentService {
                 token: Some(token.clone()),
                 key_sha256: key_sha256.clone(),
             };
-            let command = Command::AdmitController(wish);
+            let command = Command::Controller(ControllerCommand::Admit(wish));
             let envelope = self.0.envelope(actor.clone(), None, command);
             let applied = self.0.raft.propose(envelope).await.map_err(|e| propose_status(&e))?;
             match applied.reply {
@@ -160,7 +162,7 @@ impl EnrollmentService {
         };
         // Before the token is used up.
         let now = self.0.issuing()?.now;
-        let command = Command::RedeemJoinToken { id, node: name.clone(), machine };
+        let command = Command::Node(NodeCommand::Join { id, node: name.clone(), machine });
         let envelope = self.0.envelope(actor.clone(), None, command);
         let applied = self.0.raft.propose(envelope).await.map_err(|e| propose_status(&e))?;
         applied.reply.map_err(|rejection| {

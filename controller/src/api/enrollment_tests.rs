@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fleet_core::command::{AccessCommand, ClusterCommand, NodeCommand, TokenCommand};
 use fleet_core::node::NodeFacts;
 use fleet_core::time::Millis;
 use fleet_proto::transport::keys::OwnKey;
@@ -85,9 +86,14 @@ impl Desk {
             _dir: dir,
         };
         let cluster = desk.context().keyring.signing().cluster().clone();
-        desk.give(Actor::controller(), Command::InitCluster { cluster, incarnation: 1 }).await;
+        desk.give(
+            Actor::controller(),
+            Command::Cluster(ClusterCommand::Init { cluster, incarnation: 1 }),
+        )
+        .await;
         let version = fleet_core::command::CLUSTER_VERSION_MAX;
-        desk.give(Actor::controller(), Command::SetClusterVersion { version }).await;
+        desk.give(Actor::controller(), Command::Cluster(ClusterCommand::SetVersion { version }))
+            .await;
         desk
     }
 
@@ -122,7 +128,8 @@ impl Desk {
     /// Its agent links with this certificate.
     async fn links(&self, serial: &str) {
         let who = Who::Node { name: node("titan01") };
-        let register = Command::RegisterNode { node: node("titan01"), facts: facts() };
+        let register =
+            Command::Node(NodeCommand::Register { node: node("titan01"), facts: facts() });
         self.give(actor(who, AuthMethod::Certificate, Some(serial)), register).await;
     }
 
@@ -229,7 +236,7 @@ async fn a_node_renews_while_nobody_knows_what_time_it_is() {
         Millis::days(1),
     )
     .unwrap();
-    desk.give(root(), Command::CreateJoinToken(token.command.clone())).await;
+    desk.give(root(), Command::Token(TokenCommand::ForNodes(token.command.clone()))).await;
     let context = desk.context();
     context.raft.read(|fsm| context.clock.settle(fsm.now(), &[], fsm.nodes().len()));
     assert!(context.clock.is_unconfirmed());

@@ -4,12 +4,11 @@ use std::pin::Pin;
 
 use fleet_core::authority::Stage;
 use fleet_core::calendar::same_model;
-use fleet_core::command::Command;
+use fleet_core::command::{ClusterCommand, Command, NodeCommand, RebootCommand};
 use fleet_core::health::begins_nothing;
 use fleet_core::job::JobState;
 use fleet_core::name::NodeName;
 use fleet_core::node::Node;
-use fleet_core::reboot::RebootCommand;
 use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
 use fleet_core::view;
@@ -320,7 +319,7 @@ impl Fleet for FleetService {
 
     async fn cordon_node(&self, request: Request<v1::CordonNodeRequest>) -> Reply<v1::Node> {
         let asked = request.get_ref().clone();
-        let cordon = |node| Command::CordonNode { node, reason: asked.reason };
+        let cordon = |node| Command::Node(NodeCommand::Cordon { node, reason: asked.reason });
         Ok(Response::new(
             self.0.change_node(&request, asked.meta.as_ref(), &asked.node, cordon).await?,
         ))
@@ -328,7 +327,7 @@ impl Fleet for FleetService {
 
     async fn uncordon_node(&self, request: Request<v1::UncordonNodeRequest>) -> Reply<v1::Node> {
         let asked = request.get_ref().clone();
-        let uncordon = |node| Command::UncordonNode { node };
+        let uncordon = |node| Command::Node(NodeCommand::Uncordon { node });
         Ok(Response::new(
             self.0.change_node(&request, asked.meta.as_ref(), &asked.node, uncordon).await?,
         ))
@@ -337,7 +336,8 @@ impl Fleet for FleetService {
     async fn drain_node(&self, request: Request<v1::DrainNodeRequest>) -> Reply<v1::Node> {
         let asked = request.get_ref().clone();
         let deadline = (asked.deadline_unix_ms > 0).then_some(Timestamp(asked.deadline_unix_ms));
-        let drain = |node| Command::DrainNode { node, reason: asked.reason, deadline };
+        let drain =
+            |node| Command::Node(NodeCommand::Drain { node, reason: asked.reason, deadline });
         Ok(Response::new(
             self.0.change_node(&request, asked.meta.as_ref(), &asked.node, drain).await?,
         ))
@@ -351,7 +351,7 @@ impl Fleet for FleetService {
                 format!("{:?} must be off, warn or on", asked.mode),
             ))
         })?;
-        let enforce = |node| Command::EnforceNode { node, mode };
+        let enforce = |node| Command::Node(NodeCommand::Enforce { node, mode });
         Ok(Response::new(
             self.0.change_node(&request, asked.meta.as_ref(), &asked.node, enforce).await?,
         ))
@@ -399,7 +399,9 @@ impl Fleet for FleetService {
         let caller = self.0.callers.user(&request).await?;
         let request = request.into_inner();
         let key = super::propose::request_key(request.meta.as_ref(), &request)?;
-        self.0.change(&caller.actor, Some(key), Command::ThawEvictions).await?;
+        self.0
+            .change(&caller.actor, Some(key), Command::Cluster(ClusterCommand::ThawEvictions))
+            .await?;
         Ok(Response::new(self.0.status()))
     }
 

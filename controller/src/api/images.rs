@@ -3,6 +3,7 @@
 //! Images are not replicated: each node manages what is on its own disk. Every user may list and pull images: a job
 //! pulls, too. Only an admin may remove one, and the removal is in the audit log before the node gets the request.
 
+use fleet_core::command::NodeCommand;
 use fleet_core::image::RegistryRef;
 use fleet_core::name::NodeName;
 use fleet_core::{Command, Rejection};
@@ -72,7 +73,7 @@ impl Context {
             return Err(Status::failed_precondition(why));
         }
         if let Some(image) = removed {
-            let command = Command::OrderImagesRemoval { node: node.clone(), image };
+            let command = Command::Node(NodeCommand::RemoveImages { node: node.clone(), image });
             self.change(&caller.actor, None, command).await?;
         }
         let open = v1::OpenImages { request: Some(request), by: caller.actor.principal() };

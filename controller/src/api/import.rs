@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fleet_core::command::{Command, CreateReservation};
+use fleet_core::command::{Command, CreateReservation, ReservationCommand};
 use fleet_core::fsm::IMPORT_LINES_MAX;
 use fleet_core::id::ImportId;
 use fleet_core::rejection::LineProblem;
@@ -67,7 +67,7 @@ impl Context {
             };
         }
         let import = Some(self.new_import_id()?);
-        let command = Command::ImportReservations { reservations, import };
+        let command = Command::Reservation(ReservationCommand::Import { reservations, import });
         match self.change(&caller.actor, Some(key), command).await? {
             Reply::ReservationsImported { lines, import } => {
                 Ok(self.raft.read(|fsm| answers(fsm, &self.sessions, &lines, import.as_ref())))
@@ -90,7 +90,14 @@ impl Context {
             let found = self.raft.read(|fsm| fsm.undoable(&caller.actor, &id));
             found.map_err(|rejection| to_status(&rejection))?
         } else {
-            match self.change(&caller.actor, Some(key), Command::UndoImport { id }).await? {
+            match self
+                .change(
+                    &caller.actor,
+                    Some(key),
+                    Command::Reservation(ReservationCommand::UndoImport { id }),
+                )
+                .await?
+            {
                 Reply::ImportUndone { reservations } => reservations,
                 other => return Err(unexpected(&other)),
             }

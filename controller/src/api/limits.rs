@@ -1,8 +1,8 @@
 //! Limits on reservations by group: shown to everybody, set by admins.
 
 use fleet_core::Rejection;
-use fleet_core::command::Command;
-use fleet_core::limits::{EVERYBODY_ELSE, LimitsCommand, ReservationLimits};
+use fleet_core::command::{Command, LimitsCommand};
+use fleet_core::limits::{EVERYBODY_ELSE, ReservationLimits};
 use fleet_core::name::GroupName;
 use fleet_core::time::Millis;
 use fleet_proto::convert::rejection::to_status;

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use fleet_core::command::{Command, Report};
+use fleet_core::command::{Command, NodeCommand, Report};
 use fleet_core::desired::DesiredNode;
 use fleet_core::name::NodeName;
 use fleet_core::{Actor, Rejection};
@@ -221,7 +221,7 @@ impl Link {
         tracing::error!(node = %self.node, instance = self.instance, "two live agents speak under one name");
         let reason =
             "two live agents speak under this name; stop one of them, then uncordon".to_owned();
-        let command = Command::SuspendNode { node: self.node.clone(), reason };
+        let command = Command::Node(NodeCommand::Suspend { node: self.node.clone(), reason });
         let envelope = self.context.envelope(Actor::controller(), None, command);
         if let Err(error) = self.context.raft.propose(envelope).await {
             tracing::warn!(node = %self.node, %error, "the node could not be suspended");
@@ -243,7 +243,7 @@ impl Link {
             }
         };
         let found = reports.iter().any(|report| matches!(report, Report::Found(_)));
-        let command = Command::ReportNode { node: self.node.clone(), reports };
+        let command = Command::Node(NodeCommand::Report { node: self.node.clone(), reports });
         let envelope = self.context.envelope(self.actor.clone(), None, command);
         let raft = self.context.raft.clone();
         tokio::spawn(async move {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use fleet_core::command::Command;
+use fleet_core::command::{Command, ControllerCommand, TokenCommand};
 use fleet_core::time::Millis;
 use fleet_core::{Rejection, Reply};
 use fleet_proto::convert::rejection::to_status;
@@ -108,7 +108,7 @@ impl Context {
         };
         let minted = token::mint_controller_token(self.keyring.signing().pin(), ttl)
             .map_err(|e| e.to_status())?;
-        let command = Command::CreateControllerToken(minted.command);
+        let command = Command::Token(TokenCommand::ForController(minted.command));
         match self.change(&caller.actor, None, command).await? {
             Reply::JoinTokenCreated { id, expires_at } => {
                 let address = self.advertise.first().map(ToString::to_string).unwrap_or_default();
@@ -167,7 +167,12 @@ impl Context {
         {
             return Err(to_status(&Rejection::BreaksQuorum { why }));
         }
-        self.change(&caller.actor, Some(key), Command::RemoveController { id }).await?;
+        self.change(
+            &caller.actor,
+            Some(key),
+            Command::Controller(ControllerCommand::Remove { id }),
+        )
+        .await?;
         Ok(self.list_controllers().await)
     }
 

@@ -1,7 +1,7 @@
 //! Proposing a caller's command, and what its fate looks like on the wire.
 
-use fleet_core::access::{AccessCommand, CertificateHolder};
-use fleet_core::command::{Command, RequestKey};
+use fleet_core::access::CertificateHolder;
+use fleet_core::command::{AccessCommand, ClusterCommand, Command, RequestKey};
 use fleet_core::{Actor, AuthMethod, Envelope, Fsm, Rejection, Reply, Timestamp};
 use fleet_proto::convert::freshness::{Freshness, may_be_stale};
 use fleet_proto::convert::rejection::{LEADER_TRAILER, NO_QUORUM_TRAILER, not_taken, to_status};
@@ -82,7 +82,7 @@ pub(super) fn read_status(error: &ReadError) -> Status {
 /// that ends a join token.
 fn needs_the_time(actor: &Actor, command: &Command) -> bool {
     match command {
-        Command::ResetClock { .. } => false,
+        Command::Cluster(ClusterCommand::ResetClock { .. }) => false,
         Command::Access(AccessCommand::RecordCertificate {
             holder: CertificateHolder::Node { .. },
             ..

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleet_core::authority::{AuthorityCommand, Stage};
-use fleet_core::command::Command;
+use fleet_core::authority::Stage;
+use fleet_core::command::{AuthorityCommand, Command};
 use fleet_core::name::NodeName;
 use fleet_core::{Fsm, Rejection};
 use fleet_proto::convert::rejection::{from_status, to_status};

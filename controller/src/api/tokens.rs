@@ -1,6 +1,6 @@
 //! Tokens to join with, of nodes and of controllers: which there are, and withdrawing them. Never their secrets.
 
-use fleet_core::command::Command;
+use fleet_core::command::{Command, TokenCommand};
 use fleet_core::controller::ControllerToken;
 use fleet_core::id::TokenId;
 use fleet_core::node::JoinToken;
@@ -33,7 +33,7 @@ impl Context {
         let id = TokenId::parse(&request.id)
             .map_err(|error| to_status(&Rejection::field("id", error.to_string())))?;
         let before = self.raft.read(|fsm| usable(fsm).into_iter().find(|t| t.id == id.as_str()));
-        let command = Command::WithdrawToken { token: id.clone() };
+        let command = Command::Token(TokenCommand::Withdraw { token: id.clone() });
         self.change(&caller.actor, Some(key), command).await?;
         // A repeated request finds nothing of it any more.
         Ok(before.unwrap_or(v1::Token { id: id.to_string(), ..v1::Token::default() }))

@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 
 use fleet_core::checkpoint::{Checkpoint, CheckpointId, RestartFrom};
-use fleet_core::command::{Command, CreateReservation};
-use fleet_core::ending::{EndPolicy, EndingCommand};
+use fleet_core::command::{
+    ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand, JobCommand,
+    ReservationCommand, TokenCommand,
+};
+use fleet_core::ending::EndPolicy;
 use fleet_core::fsm::validate;
 use fleet_core::id::{JobId, ReservationId};
 use fleet_core::job::JobFiles;
@@ -110,7 +113,8 @@ impl Context {
             request.without_gpus_percent.map(|percent| u8::try_from(percent).unwrap_or(u8::MAX));
         let stop_after = request.stop_after_ms.map(Millis);
         if stop_after.is_some() || without_gpus_percent.is_some() {
-            let command = Command::SetJobDefaults { stop_after, without_gpus_percent };
+            let command =
+                Command::Job(JobCommand::SetDefaults { stop_after, without_gpus_percent });
             self.change(&caller.actor, Some(key), command).await?;
         }
         Ok(self.raft.read(|fsm| views::job_defaults(fsm.job_defaults())))
@@ -135,7 +139,12 @@ impl Context {
                 if !request.new_users {
                     self.refuse_unknown(named(&wish, &caller), &caller, &key).await?;
                 }
-                self.change(&caller.actor, Some(key), Command::CreateReservation(wish)).await?
+                self.change(
+                    &caller.actor,
+                    Some(key),
+                    Command::Reservation(ReservationCommand::Create(wish)),
+                )
+                .await?
             }
         };
         match reply {
@@ -216,7 +225,7 @@ impl Context {
             (end, 0) => Timestamp(end),
             (_, _) => return Err(invalid("longer_by_ms", "give an end or a length, not both")),
         };
-        let command = Command::ExtendReservation { id: id.clone(), ends_at };
+        let command = Command::Reservation(ReservationCommand::Extend { id: id.clone(), ends_at });
         self.change(&caller.actor, Some(key), command).await?;
         self.node_confirms(&id).await;
         self.reservation_view(&id)
@@ -230,7 +239,7 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = reservation_id(&request.id)?;
-        let command = Command::ReleaseReservation { id: id.clone() };
+        let command = Command::Reservation(ReservationCommand::Release { id: id.clone() });
         self.change(&caller.actor, Some(key), command).await?;
         self.node_confirms(&id).await;
         self.reservation_view(&id)
@@ -289,7 +298,8 @@ impl Context {
             if let Some(plan) = &mut spec.checkpoint {
                 plan.dir = plan.dir.replace(JOB_PLACEHOLDER, id.as_str());
             }
-            let command = Command::SubmitJob(Box::new(SubmitJob { id, owner, spec, marker }));
+            let command =
+                Command::Job(JobCommand::Submit(Box::new(SubmitJob { id, owner, spec, marker })));
             return match self.change(&caller.actor, Some(key), command).await? {
                 Reply::JobSubmitted { id } => self.job_view(&id),
                 other => Err(unexpected(&other)),
@@ -306,7 +316,8 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = job_id(&request.id)?;
-        self.change(&caller.actor, Some(key), Command::CancelJob { id: id.clone() }).await?;
+        self.change(&caller.actor, Some(key), Command::Job(JobCommand::Cancel { id: id.clone() }))
+            .await?;
         self.job_view(&id)
     }
 
@@ -320,7 +331,7 @@ impl Context {
         let id = job_id(&request.id)?;
         let from = self.restart_from(&id, &request.from).map_err(|r| to_status(&r))?;
         let time_limit = (request.time_limit_ms > 0).then_some(Millis(request.time_limit_ms));
-        let command = Command::RestartJob { id: id.clone(), from, time_limit };
+        let command = Command::Job(JobCommand::Restart { id: id.clone(), from, time_limit });
         self.change(&caller.actor, Some(key), command).await?;
         self.job_view(&id)
     }
@@ -334,7 +345,7 @@ impl Context {
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = job_id(&request.id)?;
         let time_limit = Millis(request.time_limit_ms);
-        let command = Command::SetJobTimeLimit { id: id.clone(), time_limit };
+        let command = Command::Job(JobCommand::SetTimeLimit { id: id.clone(), time_limit });
         self.change(&caller.actor, Some(key), command).await?;
         self.job_view(&id)
     }
@@ -373,7 +384,8 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = job_id(&request.id)?;
-        self.change(&caller.actor, Some(key), Command::RemoveJob { id: id.clone() }).await?;
+        self.change(&caller.actor, Some(key), Command::Job(JobCommand::Remove { id: id.clone() }))
+            .await?;
         let files = self.raft.read(|fsm| fsm.job(&id).map(|job| job.files.clone()));
         let waits_for = match files {
             Some(JobFiles::Removing { node, .. }) => node.to_string(),
@@ -390,7 +402,12 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = job_id(&request.id)?;
-        self.change(&caller.actor, Some(key), Command::AskCheckpoint { id: id.clone() }).await?;
+        self.change(
+            &caller.actor,
+            Some(key),
+            Command::Job(JobCommand::AskCheckpoint { id: id.clone() }),
+        )
+        .await?;
         self.job_view(&id)
     }
 
@@ -439,7 +456,8 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let gpu = GpuUuid::parse(&request.uuid).map_err(|e| invalid("uuid", e))?;
-        let command = Command::DeclareGpuFree { gpu: gpu.clone(), reason: request.reason };
+        let command =
+            Command::Gpu(GpuCommand::DeclareFree { gpu: gpu.clone(), reason: request.reason });
         let envelope = self.envelope(caller.actor.clone(), Some(key.clone()), command.clone());
         // A retry gets the answer of then, and who may not ask hears that.
         let in_use = |fsm: &Fsm| match fsm.answer_without_log(&envelope) {
@@ -462,7 +480,7 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let gpu = GpuUuid::parse(&request.uuid).map_err(|e| invalid("uuid", e))?;
-        let command = Command::ClearGpu { gpu: gpu.clone(), reason: request.reason };
+        let command = Command::Gpu(GpuCommand::Clear { gpu: gpu.clone(), reason: request.reason });
         self.change(&caller.actor, Some(key), command).await?;
         self.gpu_view(&gpu)
     }
@@ -476,7 +494,12 @@ impl Context {
         let key = request_key(request.meta.as_ref(), &request)?;
         let uuid = GpuUuid::parse(&request.uuid).map_err(|e| invalid("uuid", e))?;
         let (gpu, reason, replace) = (uuid.clone(), request.reason, request.replace);
-        self.change(&caller.actor, Some(key), Command::ForgetGpu { gpu, reason, replace }).await?;
+        self.change(
+            &caller.actor,
+            Some(key),
+            Command::Gpu(GpuCommand::Forget { gpu, reason, replace }),
+        )
+        .await?;
         let gpu = self.raft.read(|fsm| {
             let name = fsm.gpu_name_at(&uuid, fsm.now())?;
             let gpu = fsm.gpu_named(name.node.as_str(), name.index)?;
@@ -511,7 +534,7 @@ impl Context {
         let names = names.map_err(|r| to_status(&r))?;
         let minted = token::mint_token(self.keyring.signing().pin(), names.clone(), ttl)
             .map_err(|e| e.to_status())?;
-        let command = Command::CreateJoinToken(minted.command);
+        let command = Command::Token(TokenCommand::ForNodes(minted.command));
         match self.change(&caller.actor, None, command).await? {
             Reply::JoinTokenCreated { id, expires_at } => {
                 let address = self.advertise.first().map(ToString::to_string).unwrap_or_default();
@@ -541,7 +564,8 @@ impl Context {
             millis => Timestamp(millis),
         };
         // No request key: its age would be judged by the wrong time that this command corrects.
-        self.change(&caller.actor, None, Command::ResetClock { to }).await?;
+        self.change(&caller.actor, None, Command::Cluster(ClusterCommand::ResetClock { to }))
+            .await?;
         self.clock.set(to);
         Ok(())
     }

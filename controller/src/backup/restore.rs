@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use fleet_core::backup::{Checked, Manifest, Part};
-use fleet_core::command::{Command, ENVELOPE_VERSION};
+use fleet_core::command::{ClusterCommand, Command, ENVELOPE_VERSION};
 use fleet_core::id::ClusterId;
 use fleet_core::{Actor, Envelope};
 use fleet_proto::transport::files::{MODE_PRIVATE, create_private_folder, write_atomic};
@@ -108,7 +108,7 @@ async fn begin_anew(
         // The fleet's time continues from where it was; the leader's clock takes it from there.
         proposed_at: fsm.now(),
         request: None,
-        command: Command::InitCluster { cluster, incarnation },
+        command: Command::Cluster(ClusterCommand::Init { cluster, incarnation }),
     };
     let (cluster, term) = (manifest.cluster.as_str(), manifest.term);
     seeding.finish(Seed { cluster, node, address, term, fsm, begin }).await?;

@@ -9,8 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fleet_core::audit::prune::{KEEP_MIN, Prune};
 use fleet_core::audit::verify::Verifier;
-use fleet_core::authority::AuthorityCommand;
-use fleet_core::command::{ENVELOPE_VERSION, RefusedRequests};
+use fleet_core::command::{
+    AuditCommand, AuthorityCommand, ClusterCommand, ENVELOPE_VERSION, RefusedRequests,
+};
 use fleet_core::name::UserName;
 use fleet_core::{Actor, AuthMethod, Command, Envelope, Fsm, Timestamp, Who};
 
@@ -73,7 +74,7 @@ impl Place {
         tokio::time::timeout(PATIENCE, leads).await.unwrap().unwrap();
         if create {
             let cluster = fleet_core::id::ClusterId::parse(&identity.cluster).unwrap();
-            give(&raft, Command::InitCluster { cluster, incarnation: 1 }).await;
+            give(&raft, Command::Cluster(ClusterCommand::Init { cluster, incarnation: 1 })).await;
         }
         raft
     }
@@ -109,7 +110,7 @@ async fn prune(raft: &RaftHandle, through: u64) {
         actor: root(),
         proposed_at: Timestamp(1_000) + KEEP_MIN,
         request: None,
-        command: Command::PruneAudit(prune),
+        command: Command::Audit(AuditCommand::Prune(prune)),
     };
     raft.propose(envelope).await.unwrap().reply.unwrap();
 }
@@ -121,7 +122,7 @@ async fn note(raft: &RaftHandle, n: u64) {
         code: "denied".to_owned(),
         count: n,
     };
-    give(raft, Command::RecordRefusals { refusals: vec![refused] }).await;
+    give(raft, Command::Audit(AuditCommand::RecordRefusals { refusals: vec![refused] })).await;
 }
 
 async fn lines(audit: &AuditStore) -> Vec<String> {

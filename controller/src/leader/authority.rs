@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use fleet_core::Fsm;
-use fleet_core::authority::{AuthorityCommand, NODES_PER_COMMAND_MAX, Stage};
-use fleet_core::command::Command;
+use fleet_core::authority::{NODES_PER_COMMAND_MAX, Stage};
+use fleet_core::command::{AuthorityCommand, Command};
 use fleet_core::name::NodeName;
 
 use super::Proposer;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fleet_core::Fsm;
-use fleet_core::command::Command;
+use fleet_core::command::{ClusterCommand, Command};
 
 use super::Proposer;
 use crate::operations::Operations;
@@ -24,7 +24,7 @@ pub(super) async fn run(proposer: Proposer, operations: Operations) {
         let due = raft.read(Fsm::next_deadline);
         let paused = clock.is_unconfirmed();
         if due.is_some_and(|due| due <= now) && !paused {
-            proposer.propose(Command::AdvanceTime).await;
+            proposer.propose(Command::Cluster(ClusterCommand::AdvanceTime)).await;
             tokio::time::sleep(PAUSE_MIN).await;
             continue;
         }

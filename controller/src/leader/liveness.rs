@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fleet_core::command::Command;
+use fleet_core::command::{Command, NodeCommand};
 use fleet_core::name::NodeName;
 use fleet_core::node::Liveness;
 use fleet_core::time::Millis;
@@ -51,7 +51,13 @@ pub(super) async fn run(proposer: Proposer, sessions: Sessions, operations: Oper
             let seen = judge(silent, connected, liveness);
             if seen != liveness {
                 let silent_for = Millis(u64::try_from(silent.as_millis()).unwrap_or(u64::MAX));
-                proposer.propose(Command::SetLiveness { node, liveness: seen, silent_for }).await;
+                proposer
+                    .propose(Command::Node(NodeCommand::SetLiveness {
+                        node,
+                        liveness: seen,
+                        silent_for,
+                    }))
+                    .await;
             }
         }
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleet_core::command::{AdmitController, Command};
+use fleet_core::command::{AdmitController, Command, ControllerCommand};
 use fleet_proto::transport::client::Address;
 
 use super::Proposer;
@@ -137,7 +137,7 @@ async fn admit_myself(handles: &Handles) {
     let Some(address) = handles.advertise.first().map(ToString::to_string) else { return };
     let id = handles.proposer.raft.node();
     let wish = AdmitController { id, address, token: None, key_sha256: String::new() };
-    handles.proposer.propose(Command::AdmitController(wish)).await;
+    handles.proposer.propose(Command::Controller(ControllerCommand::Admit(wish))).await;
 }
 
 async fn take(raft: &RaftHandle, peers: &Peers, step: Step) {

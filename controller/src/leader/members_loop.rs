@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use fleet_core::Fsm;
-use fleet_core::command::Command;
+use fleet_core::command::{ClusterCommand, Command};
 
 use super::{Proposer, authority};
 use crate::figures::Figures;
@@ -28,7 +28,7 @@ pub(super) async fn run(proposer: Proposer, figures: Figures, sessions: Sessions
             && have > 0
         {
             tracing::info!(from = have, to = version, "every controller can run the newer version");
-            proposer.propose(Command::SetClusterVersion { version }).await;
+            proposer.propose(Command::Cluster(ClusterCommand::SetVersion { version })).await;
         }
         if checked.elapsed() >= CHECK_EVERY {
             checked = Instant::now();

@@ -17,8 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::Fsm;
-use fleet_core::access::AccessCommand;
-use fleet_core::command::Command;
+use fleet_core::command::{AccessCommand, AuditCommand, Command};
 use fleet_proto::transport::client::Address;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -201,7 +200,7 @@ async fn write_refusals(
         tokio::time::sleep(REFUSALS_EVERY).await;
         pulse.answer();
         let due = refusals.due();
-        let command = Command::RecordRefusals { refusals: due.clone() };
+        let command = Command::Audit(AuditCommand::RecordRefusals { refusals: due.clone() });
         if !due.is_empty() && proposer.propose(command).await {
             refusals.written(&due);
         }

@@ -1,7 +1,7 @@
 //! Plans whenever the state changed, and proposes what can start.
 
 use fleet_core::Fsm;
-use fleet_core::command::Command;
+use fleet_core::command::{Command, JobCommand};
 use fleet_core::scheduler;
 
 use super::Proposer;
@@ -31,7 +31,7 @@ pub(super) async fn run(proposer: Proposer, operations: Operations) {
         if !placements.is_empty() {
             placements.truncate(PLACEMENTS_MAX);
             // Whatever came of the proposal, the loop plans from the state again.
-            let _: bool = proposer.propose(Command::PlaceJobs { placements }).await;
+            let _: bool = proposer.propose(Command::Job(JobCommand::Place { placements })).await;
             planned = None;
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use fleet_core::command::ClusterCommand;
 use fleet_core::{Command, Envelope, Fsm, Rejection, Reply, Who};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::error::{ClientWriteError, ForwardToLeader, LinearizableReadError, RaftError};
@@ -389,7 +390,11 @@ impl RaftHandle {
     /// none has a majority. `None` where there is nobody to compare with.
     pub fn next_state_check(&self) -> Option<(Command, Option<String>)> {
         let voters = self.status().voters;
-        let first = Command::CheckState { index: 0, core: CORE.to_owned(), digest: None };
+        let first = Command::Cluster(ClusterCommand::CheckState {
+            index: 0,
+            core: CORE.to_owned(),
+            digest: None,
+        });
         let needs = (self.versions.needed_by)(&first);
         if voters.len() < 2 || self.read(Fsm::cluster_version) < needs {
             return None;
@@ -412,7 +417,10 @@ impl RaftHandle {
                 (None, Some(problem))
             }
         };
-        Some((Command::CheckState { index: own.index, core, digest }, problem))
+        Some((
+            Command::Cluster(ClusterCommand::CheckState { index: own.index, core, digest }),
+            problem,
+        ))
     }
 
     /// Changes the state of this replica alone, as nothing ever must.

@@ -8,6 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use fleet_core::command::ClusterCommand;
 use fleet_core::event::Event;
 use fleet_core::fsm::Outcome;
 use fleet_core::{Command, Envelope, Fsm};
@@ -196,7 +197,9 @@ impl StateMachine {
     /// machine would refuse what the others accepted.
     fn refuse_newer_version(&self, command: &Command) -> io::Result<()> {
         match command {
-            Command::SetClusterVersion { version } if *version > self.cluster_version_max => {
+            Command::Cluster(ClusterCommand::SetVersion { version })
+                if *version > self.cluster_version_max =>
+            {
                 let max = self.cluster_version_max;
                 let problem = format!(
                     "the cluster was raised to version {version}, this program runs up to {max}: install the newer fleet again"
@@ -239,7 +242,9 @@ impl StateMachine {
                 if responder.is_some() {
                     self.view.evictions.count(&outcome.events);
                 }
-                if let Command::CheckState { index: at, core, digest } = &envelope.command {
+                if let Command::Cluster(ClusterCommand::CheckState { index: at, core, digest }) =
+                    &envelope.command
+                {
                     self.compare(*at, core, digest.as_deref())?;
                     self.own.take(self.view.read(Fsm::clone), index);
                 }

@@ -1,6 +1,6 @@
 //! Which cluster versions this program can run at.
 
-use fleet_core::command::{CLUSTER_VERSION_MAX, Command};
+use fleet_core::command::{CLUSTER_VERSION_MAX, ClusterCommand, Command};
 
 /// What a program of one release knows.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +23,6 @@ impl Versions {
 }
 
 fn needed_by_next(command: &Command) -> u32 {
-    let is_new = matches!(command, Command::CheckState { .. });
+    let is_new = matches!(command, Command::Cluster(ClusterCommand::CheckState { .. }));
     if is_new { CLUSTER_VERSION_MAX + 1 } else { command.since_version() }
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::actor::{Actor, AuthMethod, Who};
 use crate::audit;
 use crate::audit::prune::{KEEP_MIN, Prune};
-use crate::command::{Command, ENVELOPE_VERSION, Envelope};
+use crate::command::{AuditCommand, ClusterCommand, Command, ENVELOPE_VERSION, Envelope};
 use crate::id::ClusterId;
 use crate::name::UserName;
 use crate::state::Fsm;
@@ -23,10 +23,10 @@ fn state() -> (Fsm, String) {
             actor: Actor::controller(),
             proposed_at: Timestamp(1_000 + n),
             request: None,
-            command: Command::InitCluster {
+            command: Command::Cluster(ClusterCommand::Init {
                 cluster: ClusterId::parse("fleet-test").unwrap(),
                 incarnation: n,
-            },
+            }),
         };
         let record = fsm.apply(n, &envelope).audit.unwrap();
         lines.push_str(&record.line);
@@ -175,7 +175,7 @@ fn a_backup_of_a_pruned_log_begins_with_the_first_record_that_was_kept() {
         },
         proposed_at: Timestamp(1_003) + KEEP_MIN,
         request: None,
-        command: Command::PruneAudit(prune),
+        command: Command::Audit(AuditCommand::Prune(prune)),
     };
     let anchor = fsm.apply(4, &envelope).audit.unwrap();
     let all = format!("{lines}{}\n", anchor.line);
@@ -186,10 +186,10 @@ fn a_backup_of_a_pruned_log_begins_with_the_first_record_that_was_kept() {
     assert_eq!(checked.manifest.audit_records_here(), 3);
 
     // The state names another hash than the one that the first record continues.
-    let Command::PruneAudit(prune) = &envelope.command else { panic!() };
+    let Command::Audit(AuditCommand::Prune(prune)) = &envelope.command else { panic!() };
     let prune = Prune { hash: "0a".repeat(32), ..prune.clone() };
     let mut other = state().0;
-    let other_anchor = Envelope { command: Command::PruneAudit(prune), ..envelope };
+    let other_anchor = Envelope { command: Command::Audit(AuditCommand::Prune(prune)), ..envelope };
     let other_anchor = other.apply(4, &other_anchor).audit.unwrap();
     let torn = kept.replacen(&anchor.line, &other_anchor.line, 1);
     let error = read(&written(&manifest(&other), &other, &torn), 512).map(|_| ()).unwrap_err();

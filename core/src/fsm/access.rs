@@ -6,9 +6,8 @@
 use super::cluster::check_text;
 use super::{Fsm, Turn};
 use crate::access::{
-    ACCOUNTS_MAX, Access, AccessCommand, AccessEvent, Account, CERTIFICATES_PER_HOLDER_MAX,
-    CertificateHolder, Disabled, Issued, LOGINS_MAX, Login, RENEWABLE_AFTER_EXPIRY,
-    SERIAL_DIGITS_MAX, Vouching,
+    ACCOUNTS_MAX, Access, AccessEvent, Account, CERTIFICATES_PER_HOLDER_MAX, CertificateHolder,
+    Disabled, Issued, LOGINS_MAX, Login, RENEWABLE_AFTER_EXPIRY, SERIAL_DIGITS_MAX, Vouching,
 };
 use crate::actor::{Actor, AuthMethod, Who};
 use crate::event::Event;
@@ -24,7 +23,7 @@ use crate::time::{Millis, Timestamp};
 const NAMED_MAX: usize = 8;
 
 /// What a record of a certificate says.
-struct Record<'a> {
+pub(super) struct Record<'a> {
     serial: &'a str,
     holder: &'a CertificateHolder,
     not_after: Timestamp,
@@ -33,7 +32,7 @@ struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    fn of(
+    pub(super) fn of(
         serial: &'a str,
         holder: &'a CertificateHolder,
         not_after: Timestamp,
@@ -45,61 +44,23 @@ impl<'a> Record<'a> {
 }
 
 impl Fsm {
-    pub(super) fn apply_access(
+    pub(super) fn revoke_user(
         &mut self,
         turn: &mut Turn<'_>,
-        command: &AccessCommand,
+        user: &UserName,
+        reason: &str,
     ) -> Result<Reply, Rejection> {
-        match command {
-            AccessCommand::RecordCertificate { serial, holder, not_after, via, authority } => {
-                let record = Record::of(serial, holder, *not_after, via.as_ref(), authority);
-                self.record_certificate(turn, &record)
-            }
-            AccessCommand::RevokeNode { node, reason } => self.revoke_node(turn, node, reason),
-            AccessCommand::RemoveNode { node, reason } => self.remove_node(turn, node, reason),
-            AccessCommand::RevokeUser { user, reason } => {
-                check_reason(reason)?;
-                let holder = CertificateHolder::User { name: user.clone() };
-                let has_one = self.access.issued.values().any(|i| i.holder == holder);
-                if !has_one && !self.access.accounts.contains_key(user) {
-                    return Err(Rejection::not_found("user", user));
-                }
-                self.revoke(turn, &holder, reason);
-                Ok(Reply::Done)
-            }
-            AccessCommand::SetVouching { node, vouching } => {
-                self.set_vouching(turn, node, *vouching)
-            }
-            AccessCommand::DisableUser { user, reason, transfer_to } => {
-                self.disable_user(turn, user, reason, transfer_to.as_ref())
-            }
-            AccessCommand::EnableUser { user } => self.enable_user(turn, user),
-            AccessCommand::RecordLogins { logins } => self.record_logins(turn, logins),
+        check_reason(reason)?;
+        let holder = CertificateHolder::User { name: user.clone() };
+        let has_one = self.access.issued.values().any(|i| i.holder == holder);
+        if !has_one && !self.access.accounts.contains_key(user) {
+            return Err(Rejection::not_found("user", user));
         }
+        self.revoke(turn, &holder, reason);
+        Ok(Reply::Done)
     }
 
-    /// The checks of what many ask for; the others are made where the command is applied.
-    pub(super) fn check_access(
-        &self,
-        actor: &Actor,
-        command: &AccessCommand,
-    ) -> Result<(), Rejection> {
-        match command {
-            AccessCommand::RecordCertificate { serial, holder, not_after, via, authority } => {
-                let record = Record::of(serial, holder, *not_after, via.as_ref(), authority);
-                self.check_certificate(actor, &record)
-            }
-            AccessCommand::RevokeNode { .. }
-            | AccessCommand::RemoveNode { .. }
-            | AccessCommand::RevokeUser { .. }
-            | AccessCommand::SetVouching { .. }
-            | AccessCommand::DisableUser { .. }
-            | AccessCommand::EnableUser { .. }
-            | AccessCommand::RecordLogins { .. } => Ok(()),
-        }
-    }
-
-    fn record_certificate(
+    pub(super) fn record_certificate(
         &mut self,
         turn: &mut Turn<'_>,
         record: &Record<'_>,
@@ -146,7 +107,11 @@ impl Fsm {
         }
     }
 
-    fn check_certificate(&self, actor: &Actor, record: &Record<'_>) -> Result<(), Rejection> {
+    pub(super) fn check_certificate(
+        &self,
+        actor: &Actor,
+        record: &Record<'_>,
+    ) -> Result<(), Rejection> {
         let digits = record.serial.bytes().all(|b| b.is_ascii_hexdigit());
         if record.serial.is_empty() || record.serial.len() > SERIAL_DIGITS_MAX || !digits {
             let problem = format!("1 to {SERIAL_DIGITS_MAX} hexadecimal digits");
@@ -267,7 +232,7 @@ impl Fsm {
         }
     }
 
-    fn revoke_node(
+    pub(super) fn revoke_node(
         &mut self,
         turn: &mut Turn<'_>,
         node: &NodeName,
@@ -292,7 +257,7 @@ impl Fsm {
     }
 
     /// Only a node on which nothing is promised, held or running can go.
-    fn remove_node(
+    pub(super) fn remove_node(
         &mut self,
         turn: &mut Turn<'_>,
         node: &NodeName,
@@ -324,7 +289,7 @@ impl Fsm {
         Ok(Reply::Done)
     }
 
-    fn set_vouching(
+    pub(super) fn set_vouching(
         &mut self,
         turn: &mut Turn<'_>,
         node: &NodeName,
@@ -369,7 +334,11 @@ impl Fsm {
         self.access.accounts.insert(user.clone(), account);
     }
 
-    fn record_logins(&mut self, turn: &mut Turn<'_>, logins: &[Login]) -> Result<Reply, Rejection> {
+    pub(super) fn record_logins(
+        &mut self,
+        turn: &mut Turn<'_>,
+        logins: &[Login],
+    ) -> Result<Reply, Rejection> {
         if logins.len() > LOGINS_MAX {
             let what = "logins in one batch".to_owned();
             return Err(Rejection::LimitReached { what, limit: LOGINS_MAX as u64 });
@@ -387,7 +356,7 @@ impl Fsm {
     }
 
     /// The account is closed at once; work it has running goes at its next checkpoint.
-    fn disable_user(
+    pub(super) fn disable_user(
         &mut self,
         turn: &mut Turn<'_>,
         user: &UserName,
@@ -494,7 +463,11 @@ impl Fsm {
         })
     }
 
-    fn enable_user(&mut self, turn: &mut Turn<'_>, user: &UserName) -> Result<Reply, Rejection> {
+    pub(super) fn enable_user(
+        &mut self,
+        turn: &mut Turn<'_>,
+        user: &UserName,
+    ) -> Result<Reply, Rejection> {
         let account = self.access.accounts.get_mut(user);
         let account = account.ok_or_else(|| Rejection::not_found("user", user))?;
         if account.disabled.take().is_some() {

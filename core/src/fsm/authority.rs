@@ -9,8 +9,8 @@ use super::{Fsm, Turn};
 use crate::access::{CertificateHolder, RENEWABLE_AFTER_EXPIRY};
 use crate::actor::{Actor, AuthMethod};
 use crate::authority::{
-    Authorities, AuthorityCommand, AuthorityEvent, CERTIFICATE_PEM_BYTES_MAX, Known,
-    NODES_PER_COMMAND_MAX, PIN_BYTES_MAX, RETIRED_MAX, Rotation, Stage, Waiting,
+    Authorities, AuthorityEvent, CERTIFICATE_PEM_BYTES_MAX, Known, NODES_PER_COMMAND_MAX,
+    PIN_BYTES_MAX, RETIRED_MAX, Rotation, Stage, Waiting,
 };
 use crate::event::Event;
 use crate::name::NodeName;
@@ -57,26 +57,7 @@ impl Fsm {
         joined.map(|(node, _)| node).collect()
     }
 
-    pub(super) fn apply_authority(
-        &mut self,
-        turn: &mut Turn<'_>,
-        command: &AuthorityCommand,
-    ) -> Result<Reply, Rejection> {
-        match command {
-            AuthorityCommand::StartRotation { from, to } => self.start_rotation(turn, from, to),
-            AuthorityCommand::BeginMoving { controllers } => self.begin_moving(turn, controllers),
-            AuthorityCommand::NoteMoved { nodes } => self.note_moved(turn, nodes),
-            AuthorityCommand::SkipInRotation { nodes, users } => {
-                self.skip_in_rotation(turn, nodes, *users)
-            }
-            AuthorityCommand::FinishRotation { controllers } => {
-                self.finish_rotation(turn, controllers)
-            }
-            AuthorityCommand::AbortRotation => self.abort_rotation(turn),
-        }
-    }
-
-    fn start_rotation(
+    pub(super) fn start_rotation(
         &mut self,
         turn: &mut Turn<'_>,
         from: &Known,
@@ -128,7 +109,7 @@ impl Fsm {
         Err(Rejection::Authority { why })
     }
 
-    fn begin_moving(
+    pub(super) fn begin_moving(
         &mut self,
         turn: &mut Turn<'_>,
         controllers: &BTreeSet<u64>,
@@ -147,7 +128,7 @@ impl Fsm {
         Ok(Reply::Done)
     }
 
-    fn note_moved(
+    pub(super) fn note_moved(
         &mut self,
         turn: &mut Turn<'_>,
         nodes: &BTreeSet<NodeName>,
@@ -168,7 +149,7 @@ impl Fsm {
     }
 
     /// Only nodes that are waited for: a name that was mistyped must not look as if it had been heeded.
-    fn skip_in_rotation(
+    pub(super) fn skip_in_rotation(
         &mut self,
         turn: &mut Turn<'_>,
         nodes: &BTreeSet<NodeName>,
@@ -198,7 +179,7 @@ impl Fsm {
         Ok(Reply::Done)
     }
 
-    fn finish_rotation(
+    pub(super) fn finish_rotation(
         &mut self,
         turn: &mut Turn<'_>,
         controllers: &BTreeSet<u64>,
@@ -242,7 +223,7 @@ impl Fsm {
         all.version += 1;
     }
 
-    fn abort_rotation(&mut self, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
+    pub(super) fn abort_rotation(&mut self, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
         let rotation = self.authorities.rotation.as_mut().ok_or_else(none_under_way)?;
         let back_to = rotation.from.pin.clone();
         let at_once = rotation.stage == Stage::Spreading;

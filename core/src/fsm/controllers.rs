@@ -1,59 +1,20 @@
-//! Commands about the controllers themselves: tokens for new ones, admission, removal.
+//! Commands about the controllers themselves: admission, removal.
 //!
 //! What is decided here is who is meant to be a member. That no change costs the cluster its quorum
 //! is checked by the edge before it proposes (it knows who answers) and by consensus afterwards.
 
-use super::cluster::TOKEN_TTL_MAX;
 use super::{Fsm, Turn};
-use crate::command::{AdmitController, CreateControllerToken};
-use crate::controller::{
-    ADDRESS_BYTES_MAX, CONTROLLER_TOKENS_MAX, CONTROLLERS_MAX, Controller, ControllerToken, Roster,
-    TokenUse,
-};
+use crate::command::AdmitController;
+use crate::controller::{ADDRESS_BYTES_MAX, CONTROLLERS_MAX, Controller, Roster, TokenUse};
 use crate::event::Event;
+use crate::name;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::time::Millis;
-use crate::{Who, name};
 
 impl Fsm {
     /// The controllers there are meant to be.
     pub fn roster(&self) -> &Roster {
         &self.roster
-    }
-
-    pub(super) fn create_controller_token(
-        &mut self,
-        turn: &mut Turn<'_>,
-        wish: &CreateControllerToken,
-    ) -> Result<Reply, Rejection> {
-        if wish.ttl == Millis::ZERO || wish.ttl > TOKEN_TTL_MAX {
-            return Err(Rejection::field("ttl", format!("must be at most {TOKEN_TTL_MAX}")));
-        }
-        check_sha256("secret_sha256", &wish.secret_sha256)?;
-        let Who::User { name: created_by, .. } = &turn.actor.who else {
-            return Err(Rejection::Denied { needs: "a user".to_owned() });
-        };
-        if self.tokens.contains_key(&wish.id) || self.roster.tokens.contains_key(&wish.id) {
-            return Err(Rejection::IdTaken { id: wish.id.to_string() });
-        }
-        let now = self.now;
-        self.roster.tokens.retain(|_, token| token.expires_at > now);
-        if self.roster.tokens.len() >= CONTROLLER_TOKENS_MAX {
-            let what = "tokens for controllers".to_owned();
-            return Err(Rejection::LimitReached { what, limit: CONTROLLER_TOKENS_MAX as u64 });
-        }
-        let expires_at = now + wish.ttl;
-        let token = ControllerToken {
-            id: wish.id.clone(),
-            secret_sha256: wish.secret_sha256.clone(),
-            used: None,
-            created_by: created_by.clone(),
-            expires_at,
-        };
-        self.roster.tokens.insert(wish.id.clone(), token);
-        turn.say(Event::ControllerTokenCreated { token: wish.id.clone(), expires_at });
-        Ok(Reply::JoinTokenCreated { id: wish.id.clone(), expires_at })
     }
 
     /// The first controller admits itself; any other one shows a token. The secret was compared by
@@ -142,7 +103,7 @@ impl Fsm {
     }
 }
 
-fn check_sha256(field: &str, text: &str) -> Result<(), Rejection> {
+pub(super) fn check_sha256(field: &str, text: &str) -> Result<(), Rejection> {
     if text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Ok(());
     }

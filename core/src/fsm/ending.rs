@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use super::{Fsm, Turn, cluster::check_text, limits::is_cancelled};
 use crate::ending::{
-    EXTEND_LEAD, EndPolicy, EndingCommand, GRACE_MAX, GpuHolder, HOLDERS_MAX, HolderStep,
-    NO_SHOW_MAX, NoLonger, ReservationRules, WindowUse, one_step_more,
+    EXTEND_LEAD, EndPolicy, GRACE_MAX, GpuHolder, HOLDERS_MAX, HolderStep, NO_SHOW_MAX, NoLonger,
+    ReservationRules, WindowUse, one_step_more,
 };
 use crate::event::Event;
 use crate::id::{LeaseId, ReservationId};
@@ -27,26 +27,7 @@ impl Fsm {
         r.at_end.unwrap_or(self.rules.at_end)
     }
 
-    pub(super) fn apply_ending(
-        &mut self,
-        turn: &mut Turn<'_>,
-        command: &EndingCommand,
-    ) -> Result<Reply, Rejection> {
-        match command {
-            EndingCommand::SetRules { at_end, no_show, grace } => {
-                let before = self.rules;
-                let rules = ReservationRules {
-                    at_end: at_end.unwrap_or(before.at_end),
-                    no_show: no_show.unwrap_or(before.no_show),
-                    grace: grace.unwrap_or(before.grace),
-                };
-                self.set_rules(turn, rules)
-            }
-            EndingCommand::SetAtEnd { id, at_end } => self.set_at_end(turn, id, *at_end),
-        }
-    }
-
-    fn set_rules(
+    pub(super) fn set_rules(
         &mut self,
         turn: &mut Turn<'_>,
         rules: ReservationRules,
@@ -65,7 +46,7 @@ impl Fsm {
         Ok(Reply::Done)
     }
 
-    fn set_at_end(
+    pub(super) fn set_at_end(
         &mut self,
         turn: &mut Turn<'_>,
         id: &ReservationId,

@@ -122,19 +122,27 @@ impl Fsm {
     }
 
     /// Cancelling twice is harmless; a finished job cannot be cancelled.
+    /// The job, if it has not ended.
+    pub(super) fn cancellable(&self, id: &JobId) -> Result<&Job, Rejection> {
+        let job = self.jobs.get(id).ok_or_else(|| Rejection::not_found("job", id))?;
+        if job.state.is_final() {
+            let state = job.state.word().to_owned();
+            return Err(Rejection::AlreadyEnded { id: id.to_string(), state });
+        }
+        Ok(job)
+    }
+
     pub(super) fn cancel_job(
         &mut self,
         turn: &mut Turn<'_>,
         id: &JobId,
     ) -> Result<Reply, Rejection> {
-        let job = self.jobs.get_mut(id).ok_or_else(|| Rejection::not_found("job", id))?;
-        if job.state.is_final() {
-            let state = job.state.word().to_owned();
-            return Err(Rejection::AlreadyEnded { id: id.to_string(), state });
+        let allocation = self.cancellable(id)?.allocation.clone();
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.cancel_requested = true;
         }
-        job.cancel_requested = true;
         let by = turn.actor.display_name();
-        match job.allocation.clone() {
+        match allocation {
             Some(allocation) => self.stop_allocation(turn, &allocation, StopWhy::Cancelled { by }),
             None => {
                 let reason = format!("cancelled by {by} before it ran");

@@ -6,9 +6,7 @@ use super::{Fsm, Turn};
 use crate::actor::{Actor, Who};
 use crate::event::Event;
 use crate::id::ReservationId;
-use crate::limits::{
-    LIMITED_GROUPS_MAX, LimitsByGroup, LimitsCommand, ReservationLimits, of_member,
-};
+use crate::limits::{LIMITED_GROUPS_MAX, LimitsByGroup, ReservationLimits, of_member};
 use crate::name::{GroupName, UserName};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -34,25 +32,7 @@ impl Fsm {
         &self.limits
     }
 
-    pub(super) fn apply_limits(
-        &mut self,
-        turn: &mut Turn<'_>,
-        command: &LimitsCommand,
-    ) -> Result<Reply, Rejection> {
-        match command {
-            LimitsCommand::Set { group, limits } => self.set_limits(turn, group, *limits),
-            LimitsCommand::Remove { group } => {
-                if self.limits.remove(group).is_none() {
-                    return Err(Rejection::not_found("limits of group", group));
-                }
-                let by = turn.actor.display_name();
-                turn.say(Event::ReservationLimitsSet { group: group.clone(), limits: None, by });
-                Ok(Reply::Done)
-            }
-        }
-    }
-
-    fn set_limits(
+    pub(super) fn set_limits(
         &mut self,
         turn: &mut Turn<'_>,
         group: &GroupName,
@@ -69,6 +49,19 @@ impl Fsm {
             let (group, by) = (group.clone(), turn.actor.display_name());
             turn.say(Event::ReservationLimitsSet { group, limits: Some(limits), by });
         }
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn remove_limits(
+        &mut self,
+        turn: &mut Turn<'_>,
+        group: &GroupName,
+    ) -> Result<Reply, Rejection> {
+        if self.limits.remove(group).is_none() {
+            return Err(Rejection::not_found("limits of group", group));
+        }
+        let by = turn.actor.display_name();
+        turn.say(Event::ReservationLimitsSet { group: group.clone(), limits: None, by });
         Ok(Reply::Done)
     }
 

@@ -6,7 +6,7 @@
 
 use crate::actor::Actor;
 use crate::audit::{self, AuditBody, AuditRecord};
-use crate::command::{Command, Envelope, RequestKey};
+use crate::command::{ClusterCommand, Command, Envelope, RequestKey};
 use crate::event::Event;
 use crate::id::LeaseId;
 use crate::lease::Epoch;
@@ -19,10 +19,10 @@ mod access;
 mod adoption;
 mod audit_log;
 mod authority;
-mod authorize;
 mod checkpoints;
 mod clearing;
 mod cluster;
+mod commands;
 mod controllers;
 mod deadlines;
 mod desired;
@@ -47,10 +47,11 @@ mod restart;
 #[cfg(test)]
 pub(crate) mod tests;
 mod time_limit;
+mod tokens;
 pub mod validate;
 mod windows;
 
-use authorize::authorize;
+use commands::authorize;
 
 pub use import::IMPORT_LINES_MAX;
 
@@ -98,7 +99,7 @@ impl Fsm {
     pub fn apply(&mut self, log_index: u64, envelope: &Envelope) -> Outcome {
         self.applied = log_index;
         let before = self.now;
-        if !matches!(envelope.command, Command::ResetClock { .. }) {
+        if !matches!(envelope.command, Command::Cluster(ClusterCommand::ResetClock { .. })) {
             self.now = self.now.max(envelope.proposed_at);
         }
         let principal = envelope.actor.principal();
@@ -115,13 +116,14 @@ impl Fsm {
             events: Vec::new(),
         };
         let allowed = authorize(self, &envelope.actor, &envelope.command);
-        let reply = allowed.clone().and_then(|_| self.dispatch(&mut turn, &envelope.command));
+        let reply =
+            allowed.clone().and_then(|_| commands::of(&envelope.command).act(self, &mut turn));
         let events = turn.events;
         self.settle_index();
         if let Some(key) = &envelope.request {
             self.requests.remember(principal, key, self.now, reply.clone());
         }
-        if envelope.command.may_change_the_plan() {
+        if commands::of(&envelope.command).may_change_the_plan() {
             self.plan_inputs = log_index;
         }
         let rule = allowed.ok();
@@ -149,140 +151,9 @@ impl Fsm {
             return Some(reply);
         }
         let refusal = authorize(self, &envelope.actor, &envelope.command)
-            .and_then(|_| self.check_wish(&envelope.actor, &envelope.command))
+            .and_then(|_| commands::of(&envelope.command).check(self, &envelope.actor))
             .err();
         refusal.map(Err)
-    }
-
-    /// The checks of the commands that users send often; the others are checked where applied.
-    fn check_wish(&self, actor: &Actor, command: &Command) -> Result<(), Rejection> {
-        match command {
-            Command::CreateReservation(wish) => self.check_reservation(actor, wish).map(|_| ()),
-            Command::ImportReservations { reservations, .. } => {
-                self.try_import(actor, reservations).map(|_| ())
-            }
-            Command::UndoImport { id } => self.undoable(actor, id).map(|_| ()),
-            Command::ExtendReservation { id, ends_at } => self.check_extension(actor, id, *ends_at),
-            Command::ReleaseReservation { id } => self.open_reservation(id).map(|_| ()),
-            Command::SubmitJob(wish) => self.check_job(actor, wish),
-            Command::CancelJob { id } => match self.jobs.get(id) {
-                None => Err(Rejection::not_found("job", id)),
-                Some(job) if job.state.is_final() => {
-                    let state = job.state.word().to_owned();
-                    Err(Rejection::AlreadyEnded { id: id.to_string(), state })
-                }
-                Some(_) => Ok(()),
-            },
-            Command::InitCluster { .. }
-            | Command::SetClusterVersion { .. }
-            | Command::RestartJob { .. }
-            | Command::SetJobTimeLimit { .. }
-            | Command::RemoveJob { .. }
-            | Command::AskCheckpoint { .. }
-            | Command::CordonNode { .. }
-            | Command::UncordonNode { .. }
-            | Command::DrainNode { .. }
-            | Command::DeclareGpuFree { .. }
-            | Command::ClearGpu { .. }
-            | Command::ForgetGpu { .. }
-            | Command::WithdrawToken { .. }
-            | Command::OrderImagesRemoval { .. }
-            | Command::ThawEvictions
-            | Command::ResetClock { .. }
-            | Command::CreateJoinToken(_)
-            | Command::RedeemJoinToken { .. }
-            | Command::CreateControllerToken(_)
-            | Command::AdmitController(_)
-            | Command::RemoveController { .. }
-            | Command::RegisterNode { .. }
-            | Command::ReportNode { .. }
-            | Command::PlaceJobs { .. }
-            | Command::AdvanceTime
-            | Command::SetLiveness { .. }
-            | Command::SuspendNode { .. }
-            | Command::CheckState { .. }
-            | Command::Authority(_)
-            | Command::EnforceNode { .. }
-            | Command::Ending(_)
-            | Command::Reboot(_)
-            | Command::Limits(_)
-            | Command::SetJobDefaults { .. }
-            | Command::PruneAudit(_)
-            | Command::RecordRefusals { .. } => Ok(()),
-            Command::Access(command) => self.check_access(actor, command),
-        }
-    }
-
-    fn dispatch(&mut self, turn: &mut Turn<'_>, command: &Command) -> Result<Reply, Rejection> {
-        match command {
-            Command::InitCluster { cluster, incarnation } => {
-                self.init_cluster(turn, cluster, *incarnation)
-            }
-            Command::SetClusterVersion { version } => self.set_cluster_version(turn, *version),
-            Command::CreateReservation(wish) => self.create_reservation(turn, wish),
-            Command::ImportReservations { reservations, import } => {
-                self.import_reservations(turn, reservations, import.as_ref())
-            }
-            Command::UndoImport { id } => self.undo_import(turn, id),
-            Command::ExtendReservation { id, ends_at } => {
-                self.extend_reservation(turn, id, *ends_at)
-            }
-            Command::ReleaseReservation { id } => self.release_reservation(turn, id),
-            Command::SubmitJob(wish) => self.submit_job(turn, wish),
-            Command::CancelJob { id } => self.cancel_job(turn, id),
-            Command::RestartJob { id, from, time_limit } => {
-                self.restart_job(turn, id, *from, *time_limit)
-            }
-            Command::SetJobTimeLimit { id, time_limit } => {
-                self.set_time_limit(turn, id, *time_limit)
-            }
-            Command::RemoveJob { id } => self.remove_job(turn, id),
-            Command::AskCheckpoint { id } => self.ask_checkpoint(turn, id),
-            Command::CordonNode { node, reason } => self.cordon_node(turn, node, reason),
-            Command::UncordonNode { node } => self.uncordon_node(turn, node),
-            Command::DrainNode { node, reason, deadline } => {
-                self.drain_node(turn, node, reason, *deadline)
-            }
-            Command::DeclareGpuFree { gpu, reason } => self.declare_gpu_free(turn, gpu, reason),
-            Command::ClearGpu { gpu, reason } => self.clear_gpu(turn, gpu, reason),
-            Command::OrderImagesRemoval { node, image } => {
-                self.order_images_removal(turn, node, image.as_deref())
-            }
-            Command::WithdrawToken { token } => self.withdraw_token(turn, token),
-            Command::ForgetGpu { gpu, reason, replace } => {
-                self.forget_gpu(turn, gpu, reason, *replace)
-            }
-            Command::ThawEvictions => self.thaw_evictions(turn),
-            Command::ResetClock { to } => self.reset_clock(turn, *to),
-            Command::CreateJoinToken(wish) => self.create_join_token(turn, wish),
-            Command::RedeemJoinToken { id, node, machine } => {
-                self.redeem_join_token(turn, id, node, machine)
-            }
-            Command::CreateControllerToken(wish) => self.create_controller_token(turn, wish),
-            Command::AdmitController(wish) => self.admit_controller(turn, wish),
-            Command::RemoveController { id } => self.remove_controller(turn, *id),
-            Command::RegisterNode { node, facts } => self.register_node(turn, node, facts),
-            Command::ReportNode { node, reports } => self.report_node(turn, node, reports),
-            Command::PlaceJobs { placements } => Ok(self.place_jobs(turn, placements)),
-            Command::AdvanceTime => self.advance_time(turn),
-            Command::SetLiveness { node, liveness, silent_for } => {
-                self.set_liveness(turn, node, *liveness, *silent_for)
-            }
-            Command::SuspendNode { node, reason } => self.suspend_node(turn, node, reason),
-            Command::RecordRefusals { refusals } => self.record_refusals(turn, refusals),
-            // Compared by the shell, which knows what this replica had; the state does not change.
-            Command::CheckState { .. } => Ok(Reply::Done),
-            Command::Access(command) => self.apply_access(turn, command),
-            Command::Authority(command) => self.apply_authority(turn, command),
-            Command::EnforceNode { node, mode } => self.enforce_node(turn, node, *mode),
-            Command::Ending(command) => self.apply_ending(turn, command),
-            Command::Reboot(command) => self.apply_reboot(turn, command),
-            Command::Limits(command) => self.apply_limits(turn, command),
-            Command::SetJobDefaults { stop_after, without_gpus_percent } => {
-                self.set_job_defaults(turn, *stop_after, *without_gpus_percent)
-            }
-            Command::PruneAudit(prune) => self.prune_audit(turn, prune),
-        }
     }
 
     fn record(

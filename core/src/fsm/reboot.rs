@@ -7,33 +7,15 @@ use super::{Fsm, Turn, cluster::check_text};
 use crate::event::Event;
 use crate::name::NodeName;
 use crate::node::{Cordon, Drain, Liveness, Node};
-use crate::reboot::{DesiredReboot, RebootAnswer, RebootCommand, RebootWish};
+use crate::reboot::{DesiredReboot, RebootAnswer, RebootWish};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::ReservationState;
 use crate::time::Timestamp;
 
 impl Fsm {
-    pub(super) fn apply_reboot(
-        &mut self,
-        turn: &mut Turn<'_>,
-        command: &RebootCommand,
-    ) -> Result<Reply, Rejection> {
-        match command {
-            RebootCommand::Ask { node, reason } => self.ask_reboot(turn, node, reason),
-            RebootCommand::Cancel { node } => {
-                let by = turn.actor.display_name();
-                if self.node_mut(node)?.reboot.is_some() {
-                    turn.say(Event::NodeRebootCancelled { node: node.clone(), by });
-                    self.reopen(turn, node);
-                }
-                Ok(Reply::Done)
-            }
-        }
-    }
-
     /// Asked again it is the same wish, unless the node could not carry it out: then it tries once more.
-    fn ask_reboot(
+    pub(super) fn ask_reboot(
         &mut self,
         turn: &mut Turn<'_>,
         name: &NodeName,
@@ -65,6 +47,19 @@ impl Fsm {
         turn.say(Event::NodeRebootAsked { node: name.clone(), by, reason });
         self.review_node(turn, name);
         self.say_if_drained(turn, name);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn cancel_reboot(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeName,
+    ) -> Result<Reply, Rejection> {
+        let by = turn.actor.display_name();
+        if self.node_mut(node)?.reboot.is_some() {
+            turn.say(Event::NodeRebootCancelled { node: node.clone(), by });
+            self.reopen(turn, node);
+        }
         Ok(Reply::Done)
     }
 

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use fleet_core::command::{ClusterCommand, JobCommand, NodeCommand, ReservationCommand};
 use fleet_core::{
     Actor, AuthMethod, Command, Envelope, Fsm, Millis, Rejection, Reply, Timestamp, Who, Window,
     allocation::Allocation,
@@ -105,26 +106,30 @@ impl Fleet {
     pub(super) fn of(nodes: u32) -> Result<Self> {
         let mut fleet = Self { fsm: Fsm::new(), index: 0, now: START, seed: 1, number: 0 };
         let cluster = ClusterId::parse("fleet-bench")?;
-        fleet.must(Command::InitCluster { cluster, incarnation: 1 })?;
+        fleet.must(Command::Cluster(ClusterCommand::Init { cluster, incarnation: 1 }))?;
         let version = fleet_core::command::CLUSTER_VERSION_MAX;
-        fleet.must(Command::SetClusterVersion { version })?;
+        fleet.must(Command::Cluster(ClusterCommand::SetVersion { version }))?;
         for node in 0..nodes {
             let (node, facts) = (name(node)?, Box::new(facts(node)?));
             let who = Who::Node { name: node.clone() };
-            fleet.apply_as(who, Command::RegisterNode { node, facts }).1?;
+            fleet.apply_as(who, Command::Node(NodeCommand::Register { node, facts })).1?;
         }
         for node in (0..nodes).filter(|node| node % SCARCE_EVERY < 2) {
             let window = Window { starts_at: fleet.now, ends_at: fleet.now + Millis::secs(30) };
             fleet.book(node, &[GPUS - 1], window)?;
         }
         fleet.now = fleet.now + Millis::minutes(1);
-        fleet.must(Command::AdvanceTime)?;
+        fleet.must(Command::Cluster(ClusterCommand::AdvanceTime))?;
         for node in 0..nodes {
             fleet.fill(node)?;
         }
         for node in (0..nodes).filter(|node| node % SCARCE_EVERY == 3) {
             let (node, liveness) = (name(node)?, Liveness::Unreachable);
-            fleet.must(Command::SetLiveness { node, liveness, silent_for: Millis::minutes(5) })?;
+            fleet.must(Command::Node(NodeCommand::SetLiveness {
+                node,
+                liveness,
+                silent_for: Millis::minutes(5),
+            }))?;
         }
         Ok(fleet)
     }
@@ -188,7 +193,11 @@ impl Fleet {
     fn apply_as(&mut self, who: Who, command: Command) -> (f64, Result<Reply, Rejection>) {
         self.index += 1;
         let who = match (who, &command) {
-            (Who::Controller, Command::CreateReservation(_) | Command::SubmitJob(_)) => {
+            (
+                Who::Controller,
+                Command::Reservation(ReservationCommand::Create(_))
+                | Command::Job(JobCommand::Submit(_)),
+            ) => {
                 return self.apply(command);
             }
             (who, _) => who,
@@ -203,7 +212,7 @@ impl Fleet {
     pub(super) fn reservation(&mut self, gpus: GpuRequest, window: Window) -> Result<Command> {
         self.number += 1;
         let owner = self.dice(OWNERS);
-        Ok(Command::CreateReservation(CreateReservation {
+        Ok(Command::Reservation(ReservationCommand::Create(CreateReservation {
             id: ReservationId::parse(&format!("res-{}", self.number))?,
             owner: UserName::parse(&format!("user{owner}"))?,
             project: ProjectName::default_project(),
@@ -213,7 +222,7 @@ impl Fleet {
             at_end: None,
             with: Default::default(),
             adopts: false,
-        }))
+        })))
     }
 
     /// From an hour to two days, within what is booked.
@@ -252,7 +261,7 @@ impl Fleet {
                 let placements: Vec<Placement> = lines.to_vec();
                 let full = placements.len() == LINES;
                 let (took, reply) =
-                    self.apply_as(Who::Controller, Command::PlaceJobs { placements });
+                    self.apply_as(Who::Controller, Command::Job(JobCommand::Place { placements }));
                 reply.context("place jobs")?;
                 if full {
                     samples.push(took);
@@ -267,7 +276,7 @@ impl Fleet {
         }
         for (node, reports) in placed {
             let who = Who::Node { name: node.clone() };
-            self.apply_as(who, Command::ReportNode { node, reports }).1?;
+            self.apply_as(who, Command::Node(NodeCommand::Report { node, reports })).1?;
         }
         let runs = self.fsm.allocations().len();
         ensure!(runs * 2 > jobs as usize, "only {runs} of {jobs} jobs run");
@@ -296,6 +305,6 @@ impl Fleet {
         let id = JobId::parse(&format!("job-{}", self.number))?;
         let owner = UserName::parse(&format!("user{owner}"))?;
         let wish = SubmitJob { id, owner, spec, marker: "m".to_owned() };
-        self.must(Command::SubmitJob(Box::new(wish)))
+        self.must(Command::Job(JobCommand::Submit(Box::new(wish))))
     }
 }

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleet_core::allocation::{AttemptEnd, EndReport};
-use fleet_core::command::{Command, CreateReservation, ENVELOPE_VERSION, Placement, Report};
+use fleet_core::command::{
+    ClusterCommand, Command, CreateReservation, ENVELOPE_VERSION, JobCommand, NodeCommand,
+    Placement, Report, ReservationCommand,
+};
 use fleet_core::gpu::{Architecture, Gpu, Presence};
 use fleet_core::health::Condition;
 use fleet_core::id::{ClusterId, JobId};
@@ -90,9 +93,12 @@ impl Fleet {
     fn new() -> Self {
         let mut fleet = Self { fsm: Fsm::new(), index: 0, now: NOON };
         let cluster = ClusterId::parse("fleet-day").unwrap();
-        fleet.give(Who::Controller, Command::InitCluster { cluster, incarnation: 1 });
+        fleet.give(
+            Who::Controller,
+            Command::Cluster(ClusterCommand::Init { cluster, incarnation: 1 }),
+        );
         let version = fleet_core::command::CLUSTER_VERSION_MAX;
-        fleet.give(Who::Controller, Command::SetClusterVersion { version });
+        fleet.give(Who::Controller, Command::Cluster(ClusterCommand::SetVersion { version }));
         fleet.register("boot-1");
         fleet
     }
@@ -107,12 +113,13 @@ impl Fleet {
     }
 
     fn register(&mut self, boot: &str) {
-        let command = Command::RegisterNode { node: n1(), facts: Box::new(facts(boot)) };
+        let command =
+            Command::Node(NodeCommand::Register { node: n1(), facts: Box::new(facts(boot)) });
         self.give(Who::Node { name: n1() }, command);
     }
 
     fn says(&mut self, report: Report) {
-        let command = Command::ReportNode { node: n1(), reports: vec![report] };
+        let command = Command::Node(NodeCommand::Report { node: n1(), reports: vec![report] });
         self.give(Who::Node { name: n1() }, command);
     }
 
@@ -130,7 +137,7 @@ impl Fleet {
             adopts: false,
         };
         let who = Who::User { name: ada(), admin: true, groups: Default::default() };
-        self.give(who, Command::CreateReservation(wish));
+        self.give(who, Command::Reservation(ReservationCommand::Create(wish)));
     }
 
     /// Submits a job, places it, and says that it runs.
@@ -148,12 +155,12 @@ impl Fleet {
         let wish = SubmitJob { id, owner: ada(), spec, marker };
         self.give(
             Who::User { name: ada(), admin: true, groups: Default::default() },
-            Command::SubmitJob(Box::new(wish)),
+            Command::Job(JobCommand::Submit(Box::new(wish))),
         );
         let (gpus, cpu_millis, memory_bytes) = (vec![gpu(on)], 100, 1 << 30);
         let line = Placement { job, node: n1(), gpus, cpu_millis, memory_bytes };
         let Reply::Placed { results } =
-            self.give(Who::Controller, Command::PlaceJobs { placements: vec![line] })
+            self.give(Who::Controller, Command::Job(JobCommand::Place { placements: vec![line] }))
         else {
             panic!("placed")
         };
@@ -328,7 +335,7 @@ impl Node {
         fleet.now = back + CONNECT_AGAIN;
         loop {
             self.tell(fleet);
-            fleet.give(Who::Controller, Command::AdvanceTime);
+            fleet.give(Who::Controller, Command::Cluster(ClusterCommand::AdvanceTime));
             self.hears(fleet);
             let leases = fleet.fsm.desired(&n1(), &[]).leases;
             self.promises.follow(&leases, fleet.now);
@@ -426,7 +433,7 @@ fn a_day_without_controllers() {
         // The controllers are back, and their clocks are right.
         fleet.now = at(24 * HOUR);
         if time_first {
-            fleet.give(Who::Controller, Command::AdvanceTime);
+            fleet.give(Who::Controller, Command::Cluster(ClusterCommand::AdvanceTime));
         }
         let ended = ReservationState::Ended;
         let expected = [ended.clone(), ended.clone(), ended, ReservationState::Active];
@@ -475,7 +482,7 @@ fn a_boot_in_the_middle_of_the_day() {
         fleet.now = at(24 * HOUR);
         fleet.register("boot-2");
         node.tell(&mut fleet);
-        fleet.give(Who::Controller, Command::AdvanceTime);
+        fleet.give(Who::Controller, Command::Cluster(ClusterCommand::AdvanceTime));
         assert_eq!(fleet.state("night"), ReservationState::Active);
         assert_eq!(fleet.job("long"), JobState::Failed, "it was lost with the machine");
     }

@@ -22,7 +22,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/v1")
 }
 
-fn identity() -> Identity {
+pub(super) fn identity() -> Identity {
     Identity { cluster: CLUSTER.to_owned(), node: 1 }
 }
 
@@ -38,7 +38,7 @@ fn membership() -> openraft::Membership<u64, openraft::BasicNode> {
     openraft::Membership::new(vec![[1].into()], nodes).unwrap()
 }
 
-fn entries() -> Vec<Entry> {
+pub(super) fn entries() -> Vec<Entry> {
     let payloads = [
         openraft::EntryPayload::Membership(membership()),
         openraft::EntryPayload::Blank,
@@ -77,7 +77,7 @@ fn write() -> BTreeMap<String, Vec<u8>> {
     disk.cut(Unsynced::Kept)
 }
 
-fn read_folder() -> BTreeMap<String, Vec<u8>> {
+pub(super) fn read_folder() -> BTreeMap<String, Vec<u8>> {
     let file = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -139,7 +139,7 @@ fn a_newer_format_and_an_unknown_command_are_refused_with_the_reason() {
     assert!(text.contains(&name) && text.contains("version 2"), "{text}");
 
     let line = codec::encode_entry(&entries()[2]).unwrap();
-    let newer = String::from_utf8(line).unwrap().replace("init_cluster", "fly_to_the_moon");
+    let newer = String::from_utf8(line).unwrap().replace("\"init\"", "\"fly_to_the_moon\"");
     let refused = codec::decode_entry(newer.as_bytes()).unwrap_err();
     assert!(refused.contains("fly_to_the_moon"), "{refused}");
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleet_core::command::{ENVELOPE_VERSION, RefusedRequests};
+use fleet_core::command::{AuditCommand, ClusterCommand, ENVELOPE_VERSION, RefusedRequests};
 use fleet_core::id::ClusterId;
 use fleet_core::{Actor, Command, Envelope, Timestamp};
 
@@ -91,7 +91,7 @@ pub(super) fn envelope(at: u64, command: Command) -> Envelope {
 /// A command that always changes something, so that it leaves an audit record: a new incarnation.
 pub(super) fn command(n: u64) -> Envelope {
     let cluster = ClusterId::parse(CLUSTER).unwrap();
-    envelope(1_000 + n, Command::InitCluster { cluster, incarnation: n })
+    envelope(1_000 + n, Command::Cluster(ClusterCommand::Init { cluster, incarnation: n }))
 }
 
 /// A command that leaves a record with `n` in it, whatever came before.
@@ -102,5 +102,5 @@ pub(in crate::raft) fn note(n: u64) -> Envelope {
         code: "denied".to_owned(),
         count: n,
     };
-    envelope(1_000 + n, Command::RecordRefusals { refusals: vec![refused] })
+    envelope(1_000 + n, Command::Audit(AuditCommand::RecordRefusals { refusals: vec![refused] }))
 }

@@ -1,6 +1,7 @@
 //! A pruned audit log with the whole of Raft around it: restarts, snapshots, members that come later.
 
 use fleet_core::audit::prune::{KEEP_MIN, Prune};
+use fleet_core::command::AuditCommand;
 use fleet_core::name::UserName;
 use fleet_core::{AuthMethod, Fsm, Who};
 use redb::TableDefinition;
@@ -16,7 +17,11 @@ const LATE: u64 = 1_000_000 + KEEP_MIN.0;
 /// Prunes up to record `through`, as the API does.
 async fn prune(raft: &RaftHandle, through: u64) {
     let found = raft.audit().prunable(through).await.unwrap().unwrap();
-    let command = Command::PruneAudit(Prune { through, hash: found.hash, until: found.until });
+    let command = Command::Audit(AuditCommand::Prune(Prune {
+        through,
+        hash: found.hash,
+        until: found.until,
+    }));
     let name = UserName::parse("root").unwrap();
     let who = Who::User { name, admin: true, groups: [].into() };
     let actor = Actor { who, method: AuthMethod::LocalSocket, serial: None };

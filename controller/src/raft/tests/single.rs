@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use fleet_core::command::{AuditCommand, NodeCommand};
 use fleet_core::name::NodeName;
 use fleet_core::{AuthMethod, Fsm, Who};
 
@@ -91,7 +92,8 @@ async fn a_member_with_a_wrong_index_stops_at_its_next_snapshot() {
     });
     let (node, facts) =
         (NodeName::parse("titan01").unwrap(), serde_json::from_value(facts).unwrap());
-    let register = envelope(1_000, Command::RegisterNode { node: node.clone(), facts });
+    let register =
+        envelope(1_000, Command::Node(NodeCommand::Register { node: node.clone(), facts }));
     let who = Who::Node { name: node };
     let actor = Actor { who, method: AuthMethod::Internal, serial: None };
     raft.propose(Envelope { actor, ..register }).await.unwrap().reply.unwrap();
@@ -124,7 +126,7 @@ async fn too_large_a_command_and_too_full_a_disk_are_refused_before_the_log() {
     raft.propose(command(1)).await.unwrap().reply.unwrap();
     let last = raft.status().last_log_index;
     let mut huge = note(2);
-    if let Command::RecordRefusals { refusals } = &mut huge.command {
+    if let Command::Audit(AuditCommand::RecordRefusals { refusals }) = &mut huge.command {
         refusals[0].action = "x".repeat(super::super::handle::ENTRY_BYTES_MAX);
     }
     let refused = raft.propose(huge).await.unwrap_err();
@@ -148,10 +150,10 @@ async fn an_entry_this_build_does_not_know_stops_the_node_and_is_not_skipped() {
     drop(raft);
     // As a newer fleet would have written it: another command under a right checksum.
     let file = dir.path().join("log-0000000000000001.seg");
-    rewrite_last_command(&file, b"init_cluster", b"inti_cluster");
+    rewrite_last_command(&file, b"\"init\"", b"\"inti\"");
     let refused = single(dir.path(), false).await.unwrap_err();
     assert!(matches!(refused, StartError::Consensus(_)), "{refused}");
-    assert!(refused.to_string().contains("inti_cluster"), "{refused}");
+    assert!(refused.to_string().contains("`inti`"), "{refused}");
 }
 
 /// Replaces the last occurrence of `from` and makes the checksums of its frame right again.

@@ -9,18 +9,19 @@ use super::cluster::{Node, all_at, leader, propose, restart, three_with, until};
 use super::*;
 use crate::raft::{EXIT_DIVERGED, Fatal};
 use fleet_core::Rejection;
+use fleet_core::command::{AuditCommand, ClusterCommand};
 
 const OLD: u32 = Versions::RELEASED.max;
 const NEW: Versions = Versions::NEXT;
 
 fn check_state() -> Envelope {
     let (core, digest) = ("none".to_owned(), None);
-    envelope(5_000, Command::CheckState { index: 0, core, digest })
+    envelope(5_000, Command::Cluster(ClusterCommand::CheckState { index: 0, core, digest }))
 }
 
 async fn raise(nodes: &[Node], version: u32) {
     let at = leader(nodes).await;
-    let command = envelope(5_000, Command::SetClusterVersion { version });
+    let command = envelope(5_000, Command::Cluster(ClusterCommand::SetVersion { version }));
     nodes[at].raft.propose(command).await.unwrap().reply.unwrap();
 }
 
@@ -110,14 +111,16 @@ async fn diverge(which: impl Fn(&[Node], usize) -> usize) {
     let node = nodes[bad].raft.node();
     nodes[bad].raft.change_state_for_test(|fsm| {
         let at = fsm.applied();
-        fsm.apply(at, &envelope(900_000, Command::AdvanceTime));
+        fsm.apply(at, &envelope(900_000, Command::Cluster(ClusterCommand::AdvanceTime)));
     });
     // The first takes the digests, the second compares them.
     for round in 0..2 {
         until("a comparison can be proposed", || {
             let check = nodes[lead].raft.next_state_check()?.0;
             let ready = match &check {
-                Command::CheckState { digest, .. } => digest.is_some() == (round == 1),
+                Command::Cluster(ClusterCommand::CheckState { digest, .. }) => {
+                    digest.is_some() == (round == 1)
+                }
                 _ => false,
             };
             ready.then_some(())
@@ -166,7 +169,7 @@ async fn few_large_entries_are_purged_too_and_a_new_member_still_catches_up() {
     raft.bound_log(20_000);
     for n in 1..=60 {
         let mut large = note(n);
-        if let Command::RecordRefusals { refusals } = &mut large.command {
+        if let Command::Audit(AuditCommand::RecordRefusals { refusals }) = &mut large.command {
             refusals[0].action = "x".repeat(2_000);
         }
         raft.propose(large).await.unwrap().reply.unwrap();

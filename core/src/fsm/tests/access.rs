@@ -1,12 +1,13 @@
 //! Who may come in: certificates, accounts, nodes that leave.
 
 use super::world::{World, agent, gpu, job, node, person, plain, res, training, user};
-use crate::access::{
-    AccessCommand, AccessEvent, CERTIFICATES_PER_HOLDER_MAX, CertificateHolder, Vouching,
-};
+use crate::access::{AccessEvent, CERTIFICATES_PER_HOLDER_MAX, CertificateHolder, Vouching};
 use crate::actor::{Actor, AuthMethod};
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, CreateJoinToken, CreateReservation};
+use crate::command::{
+    AccessCommand, Command, CreateJoinToken, CreateReservation, NodeCommand, ReservationCommand,
+    TokenCommand,
+};
 use crate::event::Event;
 use crate::id::TokenId;
 use crate::job::JobSpec;
@@ -113,7 +114,7 @@ fn a_revoked_node_is_shut_out_with_all_it_vouched_for() {
     let revoked: Vec<&str> = access.revoked.keys().map(String::as_str).collect();
     assert_eq!(revoked, ["01", "02"]);
     assert_eq!(w.state_of("a"), "running", "nothing that runs is touched");
-    let report = Command::ReportNode { node: node("titan01"), reports: vec![] };
+    let report = Command::Node(NodeCommand::Report { node: node("titan01"), reports: vec![] });
     assert_eq!(code(w.give(with_serial(agent("titan01"), "01"), report)), "denied");
     // Remembered for as long as the certificate could be renewed after its end, then forgotten.
     w.now = w.now + Millis::days(29);
@@ -182,7 +183,7 @@ fn may_renew(w: &World, serial: &str, at: Timestamp) -> bool {
 
 fn link_with(w: &mut World, serial: &str) {
     let facts = Box::new(super::world::facts("titan01", 4, "boot-1"));
-    let register = Command::RegisterNode { node: node("titan01"), facts };
+    let register = Command::Node(NodeCommand::Register { node: node("titan01"), facts });
     w.give(with_serial(agent("titan01"), serial), register).unwrap();
 }
 
@@ -233,11 +234,12 @@ fn a_token_does_not_let_a_node_back_in_that_was_shut_out() {
     let (names, secret_sha256) = (vec![node("titan01"), node("titan02")], "0".repeat(64));
     let ttl = Millis::hours(1);
     let token = CreateJoinToken { id: id.clone(), secret_sha256, names, ttl };
-    w.give(person("root"), Command::CreateJoinToken(token)).unwrap();
+    w.give(person("root"), Command::Token(TokenCommand::ForNodes(token))).unwrap();
     let redeem = |w: &mut World, name: &str| {
         let actor = Actor { method: AuthMethod::JoinToken, ..agent(name) };
         let machine = super::world::facts(name, 4, "boot-1").machine;
-        let command = Command::RedeemJoinToken { id: id.clone(), node: node(name), machine };
+        let command =
+            Command::Node(NodeCommand::Join { id: id.clone(), node: node(name), machine });
         code(w.give(actor, command))
     };
     assert_eq!(redeem(&mut w, "titan01"), "accepted");
@@ -290,7 +292,7 @@ fn a_node_leaves_only_when_nothing_is_on_it() {
     assert!(w.fsm.gpu(&gpu("titan01", 0)).is_none());
     // Its agent may still speak for a moment; that must not bring it back.
     let facts = Box::new(super::world::facts("titan01", 4, "boot-1"));
-    let again = Command::RegisterNode { node: node("titan01"), facts };
+    let again = Command::Node(NodeCommand::Register { node: node("titan01"), facts });
     assert_eq!(code(w.give(with_serial(agent("titan01"), "01"), again)), "denied");
     assert_eq!(code(give(&mut w, person("root"), remove())), "not_found");
 }
@@ -381,7 +383,7 @@ fn the_node_hears_whose_a_reservation_is_that_was_given_to_somebody_else() {
         with: [user("bob"), user("eve")].into(),
         adopts: false,
     };
-    w.give(person("root"), Command::CreateReservation(wish)).unwrap();
+    w.give(person("root"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
     w.agents_answer = false;
     let told = |w: &World| w.fsm.desired(&node("titan01"), &[]).windows[0].clone();
     let (before, given) =

@@ -3,7 +3,9 @@
 use super::world::{World, agent, bad, ended, facts, gpu, job, node, plain, res, training};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, Report};
+use crate::command::{
+    ClusterCommand, Command, GpuCommand, JobCommand, NodeCommand, Report, ReservationCommand,
+};
 use crate::desired::{Order, StartOrder};
 use crate::event::Event;
 use crate::health::Severity;
@@ -42,7 +44,8 @@ fn restore(w: &mut World, backup: Fsm) {
     w.index = w.fsm.applied();
     let cluster = ClusterId::parse("fleet-test").unwrap();
     let incarnation = w.fsm.incarnation() + 1;
-    w.give(Actor::controller(), Command::InitCluster { cluster, incarnation }).unwrap();
+    w.give(Actor::controller(), Command::Cluster(ClusterCommand::Init { cluster, incarnation }))
+        .unwrap();
 }
 
 /// The node's agent tells everything.
@@ -50,7 +53,7 @@ fn recount(w: &mut World, on: &str, all: Vec<FoundAttempt>, reservations: Vec<He
     let allocations = all.iter().map(|one| one.allocation.clone()).collect();
     let found = all.into_iter().map(|one| Report::Found(Box::new(one)));
     let reports = found.chain([Report::Holdings { allocations, reservations }]).collect();
-    w.give(agent(on), Command::ReportNode { node: node(on), reports }).unwrap();
+    w.give(agent(on), Command::Node(NodeCommand::Report { node: node(on), reports })).unwrap();
 }
 
 #[test]
@@ -186,7 +189,7 @@ fn a_job_that_seemed_to_be_over_goes_on_where_a_later_attempt_runs() {
     let mut over = found(&w.fsm, &first);
     over.end = Some(ended(AttemptEnd::Exited { code: 9 }, false));
     recount(&mut w, "titan01", vec![over], Vec::new());
-    w.give(super::world::person("ada"), Command::CancelJob { id: job("b") }).unwrap();
+    w.give(super::world::person("ada"), Command::Job(JobCommand::Cancel { id: job("b") })).unwrap();
     assert_eq!((w.state_of("a"), w.state_of("b")), ("failed", "cancelled"));
     recount(&mut w, "titan02", vec![other, second.clone()], Vec::new());
     assert_eq!((w.state_of("a"), w.state_of("b")), ("starting", "stopping"));
@@ -268,7 +271,11 @@ fn a_gpu_that_was_given_on_after_the_backup_belongs_to_the_later_grant() {
     let reserved = w.fsm.reservation(&res("r")).unwrap().gpus.clone();
     let backup = w.fsm.clone();
     w.end(&old, AttemptEnd::Exited { code: 0 });
-    w.give(super::world::person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    w.give(
+        super::world::person("ada"),
+        Command::Reservation(ReservationCommand::Release { id: res("r") }),
+    )
+    .unwrap();
     w.release("titan01");
     w.submit("bob", "next", plain(3)).unwrap();
     let indices: Vec<u32> =
@@ -390,7 +397,11 @@ fn what_a_node_cannot_have_been_granted_is_not_believed() {
         }
         bad.push(Report::Found(Box::new(one)));
     }
-    w.give(agent("titan01"), Command::ReportNode { node: node("titan01"), reports: bad }).unwrap();
+    w.give(
+        agent("titan01"),
+        Command::Node(NodeCommand::Report { node: node("titan01"), reports: bad }),
+    )
+    .unwrap();
     assert_eq!((w.fsm.jobs().len(), w.fsm.leases().len()), (before, 0));
     recount(&mut w, "titan01", Vec::new(), Vec::new());
     recount(&mut w, "titan01", vec![good], Vec::new());
@@ -407,7 +418,8 @@ fn a_node_that_joined_after_the_backup_is_asked_too() {
     let told = found(&w.fsm, &a);
     restore(&mut w, backup);
     let facts = Box::new(facts("titan02", 4, "boot-1"));
-    w.give(agent("titan02"), Command::RegisterNode { node: node("titan02"), facts }).unwrap();
+    w.give(agent("titan02"), Command::Node(NodeCommand::Register { node: node("titan02"), facts }))
+        .unwrap();
     assert!(w.fsm.uncounted().any(|name| *name == node("titan02")));
     recount(&mut w, "titan02", vec![told], Vec::new());
     assert_eq!(w.fsm.allocation(&a).unwrap().node, node("titan02"));
@@ -424,13 +436,18 @@ fn an_operator_vouches_for_a_node_that_never_answers() {
     recount(&mut w, "titan02", Vec::new(), Vec::new());
     let free = |w: &mut World, index| {
         let (gpu, reason) = (gpu("titan01", index), "scrapped".to_owned());
-        w.give(super::world::person("root"), Command::DeclareGpuFree { gpu, reason }).unwrap();
+        w.give(super::world::person("root"), Command::Gpu(GpuCommand::DeclareFree { gpu, reason }))
+            .unwrap();
     };
     free(&mut w, 1);
     assert_eq!(w.fsm.uncounted().count(), 1, "it may still answer");
     let (node, liveness) = (node("titan01"), crate::node::Liveness::Unreachable);
     let silent_for = Millis::minutes(2);
-    w.give(Actor::controller(), Command::SetLiveness { node, liveness, silent_for }).unwrap();
+    w.give(
+        Actor::controller(),
+        Command::Node(NodeCommand::SetLiveness { node, liveness, silent_for }),
+    )
+    .unwrap();
     free(&mut w, 1);
     assert_eq!(w.fsm.uncounted().count(), 1, "something is held there");
     free(&mut w, 0);

@@ -3,7 +3,7 @@
 use super::world::{World, agent, person};
 use crate::actor::Actor;
 use crate::audit::prune::{KEEP_MIN, Prune, Pruned};
-use crate::command::Command;
+use crate::command::{AuditCommand, Command};
 use crate::event::Event;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -19,14 +19,14 @@ fn old_fleet() -> (World, Prune) {
 }
 
 fn prune(w: &mut World, who: Actor, prune: &Prune) -> Result<Reply, Rejection> {
-    w.give(who, Command::PruneAudit(prune.clone()))
+    w.give(who, Command::Audit(AuditCommand::Prune(prune.clone())))
 }
 
 #[test]
 fn the_record_of_a_prune_is_the_anchor_of_what_stays() {
     let (mut w, asked) = old_fleet();
     let before = w.fsm.audit_head().0;
-    let envelope = w.envelope(person("root"), Command::PruneAudit(asked.clone()));
+    let envelope = w.envelope(person("root"), Command::Audit(AuditCommand::Prune(asked.clone())));
     let anchor = w.apply(envelope).audit.unwrap();
     let pruned = Pruned {
         through: 3,

@@ -4,10 +4,13 @@ use std::collections::BTreeSet;
 
 use super::controllers::first;
 use super::world::{World, agent, node, person, user};
-use crate::access::{AccessCommand, CertificateHolder};
+use crate::access::CertificateHolder;
 use crate::actor::{Actor, AuthMethod};
-use crate::authority::{AuthorityCommand, Known, NODES_PER_COMMAND_MAX, Stage};
-use crate::command::{AdmitController, Command, CreateControllerToken};
+use crate::authority::{Known, NODES_PER_COMMAND_MAX, Stage};
+use crate::command::{
+    AccessCommand, AdmitController, AuthorityCommand, Command, ControllerCommand,
+    CreateControllerToken, TokenCommand,
+};
 use crate::id::TokenId;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -95,7 +98,11 @@ fn of_node(name: &str) -> CertificateHolder {
 /// Two nodes and a user with certificates of the first authority, one controller.
 fn begun() -> World {
     let mut w = World::with(&["titan01", "titan02"]);
-    w.give(Actor::controller(), Command::AdmitController(first("10.0.0.1:7443"))).unwrap();
+    w.give(
+        Actor::controller(),
+        Command::Controller(ControllerCommand::Admit(first("10.0.0.1:7443"))),
+    )
+    .unwrap();
     certify(&mut w, of_node("titan01"), "01", "one").unwrap();
     certify(&mut w, of_node("titan02"), "02", "one").unwrap();
     certify(&mut w, CertificateHolder::User { name: user("ada") }, "0a", "one").unwrap();
@@ -110,10 +117,11 @@ fn second_controller(w: &mut World) {
     let token = TokenId::parse("token-c").unwrap();
     let (id, secret_sha256, ttl) = (token.clone(), "a".repeat(64), Millis::hours(1));
     let wish = CreateControllerToken { id, secret_sha256, ttl };
-    w.give(person("root"), Command::CreateControllerToken(wish)).unwrap();
+    w.give(person("root"), Command::Token(TokenCommand::ForController(wish))).unwrap();
     let (address, key_sha256) = ("10.0.0.2:7443".to_owned(), "b".repeat(64));
     let wish = AdmitController { id: 2, address, token: Some(token), key_sha256 };
-    w.give(super::controllers::joining(), Command::AdmitController(wish)).unwrap();
+    w.give(super::controllers::joining(), Command::Controller(ControllerCommand::Admit(wish)))
+        .unwrap();
 }
 
 #[test]

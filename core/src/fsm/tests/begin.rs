@@ -1,7 +1,7 @@
 //! Jobs that begin later.
 
 use super::world::{START, World, job, person, plain, res, user};
-use crate::command::Command;
+use crate::command::{Command, JobCommand};
 use crate::event::Event;
 use crate::job::SubmitJob;
 use crate::job::{JOBS_OPEN_MAX, JobSpec};
@@ -41,7 +41,7 @@ fn a_time_that_has_passed_meanwhile_is_now() {
 fn a_job_can_be_cancelled_before_it_begins() {
     let mut w = World::with(&["titan01"]);
     w.submit("ada", "late", at(START + Millis::hours(5))).unwrap();
-    w.give(person("ada"), Command::CancelJob { id: job("late") }).unwrap();
+    w.give(person("ada"), Command::Job(JobCommand::Cancel { id: job("late") })).unwrap();
     assert_eq!((w.state_of("late"), w.fsm.next_deadline()), ("cancelled", None));
 }
 
@@ -69,7 +69,7 @@ fn jobs_that_begin_later_count_as_open() {
         let spec = at(START + Millis::hours(5));
         let (id, owner) = (job(&format!("j{n}")), user("ada"));
         let wish = SubmitJob { id, owner, spec, marker: "m".to_owned() };
-        let envelope = w.envelope(person("ada"), Command::SubmitJob(Box::new(wish)));
+        let envelope = w.envelope(person("ada"), Command::Job(JobCommand::Submit(Box::new(wish))));
         // The invariants of so many take long; the last command's are checked.
         w.fsm.apply(n as u64 + 1_000, &envelope).reply.unwrap();
     }

@@ -3,7 +3,7 @@
 use super::world::{World, bad, gpu, job, node, person, plain, training};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
-use crate::command::Command;
+use crate::command::{Command, JobCommand, NodeCommand};
 use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::job::JobSpec;
@@ -125,7 +125,7 @@ fn two_that_must_leave_have_two_places() {
     let (mut w, a) = full();
     let mut conditions = vec![bad("titan01", 0, Severity::Degraded)];
     ends(&mut w, "t1-1");
-    w.give(person("root"), Command::CancelJob { id: job("young-0") }).unwrap();
+    w.give(person("root"), Command::Job(JobCommand::Cancel { id: job("young-0") })).unwrap();
     w.submit("ada", "b", long(training())).unwrap();
     w.place("b", "titan01", &[1]).unwrap();
     let b = w.fsm.job(&job("b")).unwrap().allocation.clone().unwrap();
@@ -144,8 +144,11 @@ fn two_that_must_leave_have_two_places() {
 #[test]
 fn a_drain_empties_a_full_fleet() {
     let (mut w, a) = full();
-    let drain =
-        Command::DrainNode { node: node("titan01"), reason: "disk".to_owned(), deadline: None };
+    let drain = Command::Node(NodeCommand::Drain {
+        node: node("titan01"),
+        reason: "disk".to_owned(),
+        deadline: None,
+    });
     w.give(person("root"), drain).unwrap();
     w.take_deferral(&a, 4);
     w.checkpoint(&a, 5, Millis::secs(1));
@@ -214,7 +217,7 @@ fn a_held_place_is_not_promised_to_a_reservation_that_begins_before_it_is_given_
     // A promise for later is made: by then the place was taken, or given up.
     w.reserve("eve", "r2", 1, until + Millis::minutes(1), hour).unwrap();
     // With the job gone it is anybody's.
-    w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    w.give(person("ada"), Command::Job(JobCommand::Cancel { id: job("a") })).unwrap();
     w.reserve("eve", "r3", 1, Millis::ZERO, Millis::minutes(10)).unwrap();
 }
 
@@ -225,7 +228,7 @@ fn a_plan_from_before_the_order_takes_no_held_place() {
     let placements = scheduler::placements(&w.fsm);
     assert_eq!(placements.len(), 1, "nobody must leave yet");
     must_leave(&mut w, &a, 4);
-    let placed = w.give(Actor::controller(), Command::PlaceJobs { placements });
+    let placed = w.give(Actor::controller(), Command::Job(JobCommand::Place { placements }));
     let Ok(Reply::Placed { results }) = placed else { panic!("{placed:?}") };
     let [Err(refused)] = results.as_slice() else { panic!("{results:?}") };
     assert!(refused.to_string().contains("a GPU is held for a job that must leave"), "{refused}");

@@ -2,7 +2,10 @@
 
 use super::world::{World, agent, person};
 use crate::actor::{Actor, AuthMethod};
-use crate::command::{AdmitController, Command, CreateControllerToken};
+use crate::command::{
+    AdmitController, ClusterCommand, Command, ControllerCommand, CreateControllerToken,
+    TokenCommand,
+};
 use crate::controller::CONTROLLERS_MAX;
 use crate::id::{ClusterId, TokenId};
 use crate::rejection::Rejection;
@@ -23,7 +26,7 @@ fn token(w: &mut World, name: &str) -> TokenId {
     let id = TokenId::parse(&format!("token-{name}")).unwrap();
     let (secret_sha256, ttl) = ("a".repeat(64), Millis::hours(1));
     let wish = CreateControllerToken { id: id.clone(), secret_sha256, ttl };
-    w.give(person("root"), Command::CreateControllerToken(wish)).unwrap();
+    w.give(person("root"), Command::Token(TokenCommand::ForController(wish))).unwrap();
     id
 }
 
@@ -34,12 +37,16 @@ fn wish(id: u64, token: &TokenId, key: char) -> AdmitController {
 }
 
 fn join(w: &mut World, id: u64, token: &TokenId, key: char) -> Result<Reply, Rejection> {
-    w.give(joining(), Command::AdmitController(wish(id, token, key)))
+    w.give(joining(), Command::Controller(ControllerCommand::Admit(wish(id, token, key))))
 }
 
 fn begun() -> World {
     let mut w = World::with(&["titan01"]);
-    w.give(Actor::controller(), Command::AdmitController(first("10.0.0.1:7443"))).unwrap();
+    w.give(
+        Actor::controller(),
+        Command::Controller(ControllerCommand::Admit(first("10.0.0.1:7443"))),
+    )
+    .unwrap();
     w
 }
 
@@ -64,7 +71,7 @@ fn an_id_is_never_given_again() {
     join(&mut w, 2, &a, 'b').unwrap();
     let taken = join(&mut w, 2, &b, 'c').unwrap_err();
     assert!(matches!(taken, Rejection::IdTaken { .. }), "{taken}");
-    w.give(person("root"), Command::RemoveController { id: 2 }).unwrap();
+    w.give(person("root"), Command::Controller(ControllerCommand::Remove { id: 2 })).unwrap();
     assert!(w.fsm.roster().was_removed(2) && !w.fsm.roster().was_removed(3));
     assert_eq!(w.fsm.roster().next_id(), 3);
     assert!(join(&mut w, 2, &b, 'c').is_err(), "the id of a removed one");
@@ -80,16 +87,21 @@ fn two_controllers_never_share_an_address_and_the_old_one_is_named() {
     join(&mut w, 2, &a, 'b').unwrap();
     let mut wiped = wish(3, &b, 'c');
     wiped.address = "10.0.0.2:7443".to_owned();
-    let refused = w.give(joining(), Command::AdmitController(wiped)).unwrap_err();
+    let refused =
+        w.give(joining(), Command::Controller(ControllerCommand::Admit(wiped))).unwrap_err();
     assert!(refused.to_string().contains("fleet controller remove 2"), "{refused}");
 }
 
 #[test]
 fn the_last_controller_stays_and_there_is_an_upper_bound() {
     let mut w = begun();
-    let last = w.give(person("root"), Command::RemoveController { id: 1 }).unwrap_err();
+    let last = w
+        .give(person("root"), Command::Controller(ControllerCommand::Remove { id: 1 }))
+        .unwrap_err();
     assert!(matches!(last, Rejection::BreaksQuorum { .. }), "{last}");
-    let unknown = w.give(person("root"), Command::RemoveController { id: 9 }).unwrap_err();
+    let unknown = w
+        .give(person("root"), Command::Controller(ControllerCommand::Remove { id: 9 }))
+        .unwrap_err();
     assert!(matches!(unknown, Rejection::NotFound { .. }), "{unknown}");
     for id in 2..=CONTROLLERS_MAX as u64 {
         let t = token(&mut w, &format!("{id}"));
@@ -108,11 +120,19 @@ fn only_admins_make_tokens_and_only_tokens_admit() {
         let refused = w.give(actor, command).unwrap_err();
         assert!(matches!(refused, Rejection::Denied { .. }), "{refused}");
     };
-    denied(&mut w, person("ada"), Command::RemoveController { id: 1 });
-    denied(&mut w, agent("titan01"), Command::AdmitController(wish(2, &t, 'b')));
-    denied(&mut w, person("root"), Command::AdmitController(wish(2, &t, 'b')));
+    denied(&mut w, person("ada"), Command::Controller(ControllerCommand::Remove { id: 1 }));
+    denied(
+        &mut w,
+        agent("titan01"),
+        Command::Controller(ControllerCommand::Admit(wish(2, &t, 'b'))),
+    );
+    denied(&mut w, person("root"), Command::Controller(ControllerCommand::Admit(wish(2, &t, 'b'))));
     // A second "first" one.
-    denied(&mut w, Actor::controller(), Command::AdmitController(first("10.0.0.9:7443")));
+    denied(
+        &mut w,
+        Actor::controller(),
+        Command::Controller(ControllerCommand::Admit(first("10.0.0.9:7443"))),
+    );
     let mut young = World::with(&["titan01"]);
     let early = token(&mut young, "1");
     let refused = join(&mut young, 1, &early, 'b').unwrap_err();
@@ -129,11 +149,12 @@ fn a_restored_cluster_begins_with_one_controller_and_no_old_id() {
     join(&mut w, 2, &t, 'b').unwrap();
     let cluster = w.fsm.cluster().cloned().unwrap_or(ClusterId::parse("fleet-test").unwrap());
     let incarnation = w.fsm.incarnation() + 1;
-    w.give(Actor::controller(), Command::InitCluster { cluster, incarnation }).unwrap();
+    w.give(Actor::controller(), Command::Cluster(ClusterCommand::Init { cluster, incarnation }))
+        .unwrap();
     assert!(w.fsm.roster().members().is_empty() && w.fsm.roster().was_removed(1));
     let id = w.fsm.roster().next_id();
     let restored = AdmitController { id, ..first("10.0.0.1:7443") };
-    w.give(Actor::controller(), Command::AdmitController(restored)).unwrap();
+    w.give(Actor::controller(), Command::Controller(ControllerCommand::Admit(restored))).unwrap();
     assert_eq!(id, 3);
     assert!(w.fsm.roster().was_removed(1) && w.fsm.roster().was_removed(2));
 }

@@ -1,16 +1,17 @@
 //! How windows end: those in use are extended, those nobody came for are released, and who may say otherwise.
 
 use super::world::{START, World, gpu, job, node, person, plain, res, user};
-use crate::access::AccessCommand;
 use crate::actor::Actor;
-use crate::command::{Command, Report};
+use crate::command::{
+    AccessCommand, Command, EndingCommand, LimitsCommand, NodeCommand, Report, ReservationCommand,
+};
 use crate::ending::{
-    EXTEND_LEAD, EXTEND_STEP, EndPolicy, EndingCommand, GpuHolder, HOLDERS_MAX, HolderStep,
-    NO_SHOW_DEFAULT, NoLonger, ReservationRules, WindowUse,
+    EXTEND_LEAD, EXTEND_STEP, EndPolicy, GpuHolder, HOLDERS_MAX, HolderStep, NO_SHOW_DEFAULT,
+    NoLonger, ReservationRules, WindowUse,
 };
 use crate::event::Event;
 use crate::job::JobSpec;
-use crate::limits::{LimitsCommand, ReservationLimits};
+use crate::limits::ReservationLimits;
 use crate::name::GroupName;
 use crate::node::Liveness;
 use crate::rejection::Rejection;
@@ -104,8 +105,11 @@ fn no_window_goes_on_for_ever_or_where_it_may_not() {
     w.pass(Millis::ZERO);
     w.pass(EXTEND_STEP);
     assert_eq!(state(&w), ReservationState::Ending);
-    let drain =
-        Command::DrainNode { node: node("titan01"), reason: "x".to_owned(), deadline: None };
+    let drain = Command::Node(NodeCommand::Drain {
+        node: node("titan01"),
+        reason: "x".to_owned(),
+        deadline: None,
+    });
     let mut w = in_use();
     w.give(person("root"), drain).unwrap();
     until(&mut w, START + HOUR);
@@ -134,7 +138,7 @@ fn its_node_is_told_of_a_window_that_will_not_go_on_whoever_works_in_it() {
 
     let mut w = in_use();
     let longest = START + RESERVATION_LENGTH_MAX;
-    let whole = Command::ExtendReservation { id: res("r"), ends_at: longest };
+    let whole = Command::Reservation(ReservationCommand::Extend { id: res("r"), ends_at: longest });
     w.give(person("ada"), whole).unwrap();
     assert_eq!((told(&w), ends(&mut w)), (Some(NoLonger::Longest), true));
 
@@ -160,7 +164,8 @@ fn a_silent_nodes_user_is_believed_to_be_there() {
     let mut w = in_use();
     let liveness = Liveness::Unreachable;
     let silent_for = Millis::minutes(1);
-    let silent = Command::SetLiveness { node: node("titan01"), liveness, silent_for };
+    let silent =
+        Command::Node(NodeCommand::SetLiveness { node: node("titan01"), liveness, silent_for });
     w.give(Actor::controller(), silent).unwrap();
     until(&mut w, START + HOUR);
     assert_eq!(state(&w), ReservationState::Active);
@@ -225,10 +230,12 @@ fn silence_doubt_and_anybody_who_came_keep_a_window() {
     type Change = fn(&mut World);
     let silent: Change = |w| {
         let (liveness, silent_for) = (Liveness::Suspect, Millis::secs(20));
-        let command = Command::SetLiveness { node: node("titan01"), liveness, silent_for };
+        let command =
+            Command::Node(NodeCommand::SetLiveness { node: node("titan01"), liveness, silent_for });
         w.give(Actor::controller(), command).unwrap();
         let (liveness, silent_for) = (Liveness::Ready, Millis::ZERO);
-        let command = Command::SetLiveness { node: node("titan01"), liveness, silent_for };
+        let command =
+            Command::Node(NodeCommand::SetLiveness { node: node("titan01"), liveness, silent_for });
         w.give(Actor::controller(), command).unwrap();
     };
     let anew: Change = |w| drop(w.boot("titan01", "boot-1").unwrap());

@@ -7,7 +7,7 @@
 use super::world::{World, ended, job, node, person, plain, sticky, training};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, Report};
+use crate::command::{Command, JobCommand, NodeCommand, Report, ReservationCommand};
 use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::node::Liveness;
@@ -71,7 +71,9 @@ impl Led {
             self.planned = Some(inputs);
             if !placements.is_empty() {
                 placements.truncate(LINES_MAX);
-                self.w.give(Actor::controller(), Command::PlaceJobs { placements }).unwrap();
+                self.w
+                    .give(Actor::controller(), Command::Job(JobCommand::Place { placements }))
+                    .unwrap();
                 self.planned = None;
             }
         }
@@ -126,14 +128,18 @@ impl Led {
             (12..=13, _) => self.w.release(&on),
             (14, Some(id)) => {
                 let id = self.w.fsm.allocation(&id).unwrap().job.clone();
-                self.w.give(root(), Command::CancelJob { id }).unwrap();
+                self.w.give(root(), Command::Job(JobCommand::Cancel { id })).unwrap();
             }
             (15, _) => self.w.conditions(&on, vec![sticky(&on, 0)]),
             (16, _) => self.w.conditions(&on, Vec::new()),
             (17, _) => {
                 let liveness = [Liveness::Suspect, Liveness::Ready][self.dice.roll(2) as usize];
                 let silent_for = Millis::secs(11);
-                let command = Command::SetLiveness { node: node(&on), liveness, silent_for };
+                let command = Command::Node(NodeCommand::SetLiveness {
+                    node: node(&on),
+                    liveness,
+                    silent_for,
+                });
                 self.w.give(Actor::controller(), command).unwrap();
             }
             (18, _) => {
@@ -174,13 +180,19 @@ impl Led {
         for on in self.nodes.clone() {
             self.w.conditions(&on, Vec::new());
             let (node, liveness) = (node(&on), Liveness::Ready);
-            let command = Command::SetLiveness { node, liveness, silent_for: Millis::ZERO };
+            let command = Command::Node(NodeCommand::SetLiveness {
+                node,
+                liveness,
+                silent_for: Millis::ZERO,
+            });
             self.w.give(Actor::controller(), command).unwrap();
         }
         let open: Vec<_> =
             self.w.fsm.reservations().filter(|r| r.is_open()).map(|r| r.id.clone()).collect();
         for id in open {
-            self.w.give(person("root"), Command::ReleaseReservation { id }).unwrap();
+            self.w
+                .give(person("root"), Command::Reservation(ReservationCommand::Release { id }))
+                .unwrap();
         }
         self.lead();
         // Each round ends one attempt, and each job has few.
@@ -257,7 +269,7 @@ fn a_thousand_small_jobs_on_one_node_all_end() {
                 };
                 reports.push(Report::Ended { allocation: id, epoch, report: ended(end, false) });
             }
-            let command = Command::ReportNode { node: node("titan01"), reports };
+            let command = Command::Node(NodeCommand::Report { node: node("titan01"), reports });
             assert_eq!(led.w.give(super::world::agent("titan01"), command), Ok(Reply::Done));
             led.lead();
             led.nobody_waits_in_vain();
@@ -273,7 +285,7 @@ fn a_failed_start_does_not_rule_out_the_only_node_that_fits() {
     let mut w = World::with(&["titan01"]);
     // Only titan01 has four GPUs.
     let facts = Box::new(super::world::facts("titan02", 2, "boot-1"));
-    let join = Command::RegisterNode { node: node("titan02"), facts };
+    let join = Command::Node(NodeCommand::Register { node: node("titan02"), facts });
     w.give(super::world::agent("titan02"), join).unwrap();
     w.submit("ada", "a", plain(4)).unwrap();
     w.schedule();

@@ -2,7 +2,7 @@
 
 use super::world::{World, bad, gpu, job, node, person, plain, res, training};
 use crate::allocation::AttemptEnd;
-use crate::command::Command;
+use crate::command::{ClusterCommand, Command, NodeCommand, ReservationCommand};
 use crate::event::Event;
 use crate::health::Severity;
 use crate::job::JobState;
@@ -147,7 +147,11 @@ fn a_drain_empties_the_node_by_the_same_machine() {
     let b = w.run("b", plain(1), "titan01", &[1]);
     let deadline = Some(w.now + Millis::minutes(30));
     let reason = "new fans".to_owned();
-    w.give(person("root"), Command::DrainNode { node: node("titan01"), reason, deadline }).unwrap();
+    w.give(
+        person("root"),
+        Command::Node(NodeCommand::Drain { node: node("titan01"), reason, deadline }),
+    )
+    .unwrap();
     w.take_deferral(&a, 0);
     w.checkpoint(&a, 1, Millis::ZERO);
     assert_eq!((w.state_of("a"), w.state_of("b")), ("stopping", "running"));
@@ -168,7 +172,11 @@ fn a_drain_takes_no_deadline_that_has_passed() {
     let job = w.run("a", plain(1), "titan01", &[0]);
     let drain = |deadline: Timestamp| {
         let reason = "new fans".to_owned();
-        Command::DrainNode { node: node("titan01"), reason, deadline: Some(deadline) }
+        Command::Node(NodeCommand::Drain {
+            node: node("titan01"),
+            reason,
+            deadline: Some(deadline),
+        })
     };
     let refused = w.give(person("root"), drain(w.now - Millis::hours(1)));
     assert!(
@@ -185,12 +193,16 @@ fn a_drain_takes_no_deadline_that_has_passed() {
 fn a_node_is_not_drained_while_somebody_holds_a_gpu_of_it() {
     let mut w = World::with(&["titan01"]);
     w.reserve("ada", "x", 1, Millis::ZERO, Millis::hours(1)).unwrap();
-    let drain =
-        Command::DrainNode { node: node("titan01"), reason: "fans".to_owned(), deadline: None };
+    let drain = Command::Node(NodeCommand::Drain {
+        node: node("titan01"),
+        reason: "fans".to_owned(),
+        deadline: None,
+    });
     w.give(person("root"), drain).unwrap();
     let drained = Event::NodeDrained { node: node("titan01") };
     assert!(!w.last.contains(&drained) && !w.fsm.is_empty(&node("titan01")));
-    w.give(person("ada"), Command::ReleaseReservation { id: res("x") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("x") }))
+        .unwrap();
     w.release("titan01");
     assert!(w.last.contains(&drained) && w.fsm.is_empty(&node("titan01")));
 }
@@ -200,9 +212,12 @@ fn a_cancelled_drain_leaves_the_work_alone() {
     let mut w = World::with(&["titan01", "titan02"]);
     let a = w.run("a", training(), "titan01", &[0]);
     let reason = "new fans".to_owned();
-    w.give(person("root"), Command::DrainNode { node: node("titan01"), reason, deadline: None })
-        .unwrap();
-    w.give(person("root"), Command::UncordonNode { node: node("titan01") }).unwrap();
+    w.give(
+        person("root"),
+        Command::Node(NodeCommand::Drain { node: node("titan01"), reason, deadline: None }),
+    )
+    .unwrap();
+    w.give(person("root"), Command::Node(NodeCommand::Uncordon { node: node("titan01") })).unwrap();
     assert!(w.fsm.allocation(&a).unwrap().deferral.is_none());
     w.checkpoint(&a, 1, Millis::ZERO);
     assert_eq!(w.state_of("a"), "running");
@@ -219,7 +234,7 @@ fn a_storm_freezes_evictions_until_somebody_thaws_them() {
     w.conditions("titan04", vec![bad("titan04", 0, Severity::Fatal)]);
     assert!(w.last.iter().any(|e| matches!(e, Event::EvictionsFrozen { affected: 3, of: 4 })));
     assert_eq!(w.state_of("a"), "running");
-    w.give(person("root"), Command::ThawEvictions).unwrap();
+    w.give(person("root"), Command::Cluster(ClusterCommand::ThawEvictions)).unwrap();
     assert_eq!(w.state_of("a"), "stopping");
     let _ = a;
 }
@@ -245,7 +260,8 @@ fn a_story_waits_for_no_checkpoint_of_a_job_that_declares_none() {
         let a = w.run("a", plain(1), "titan01", &[0]);
         let deadline = deadline.map(|()| w.now + Millis::minutes(30));
         let (node, reason) = (node("titan01"), "driver".to_owned());
-        w.give(person("root"), Command::DrainNode { node, reason, deadline }).unwrap();
+        w.give(person("root"), Command::Node(NodeCommand::Drain { node, reason, deadline }))
+            .unwrap();
         let said = w.said().join("\n");
         let expected = format!("declares no checkpoint, so {then}");
         assert!(said.contains(&expected) && !said.contains("next checkpoint"), "{said}");

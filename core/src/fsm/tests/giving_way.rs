@@ -2,7 +2,7 @@
 
 use super::world::{World, job, person, plain, res, training};
 use crate::allocation::{AttemptEnd, GIVES_WAY_LEAD, StopWhy};
-use crate::command::{Command, Report};
+use crate::command::{Command, Report, ReservationCommand};
 use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::reservation::ReservationState;
@@ -115,7 +115,8 @@ fn a_job_gets_its_own_time_back_when_the_reservation_is_cancelled() {
             assert!(is_deferred(&w, &a));
             w.take_deferral(&a, 0);
         }
-        w.give(person("bob"), Command::ReleaseReservation { id: res("r") }).unwrap();
+        w.give(person("bob"), Command::Reservation(ReservationCommand::Release { id: res("r") }))
+            .unwrap();
         w.checkpoint(&a, 1, Millis::ZERO);
         assert!(w.fsm.allocation(&a).unwrap().stop.is_none(), "nobody comes");
         until(&mut w, at);

@@ -12,26 +12,27 @@ use sha2::{Digest, Sha256};
 
 use super::windows::grant;
 use super::world::{World, bad, job, node, person, plain, res, sticky, training};
-use crate::access::{AccessCommand, CertificateHolder, Login, Vouching};
+use crate::access::{CertificateHolder, Login, Vouching};
 use crate::actor::{Actor, Who};
 use crate::allocation::AttemptEnd;
 use crate::audit::prune::{KEEP_MIN, Prune};
 use crate::checkpoint::{CheckpointNote, Content, RestartFrom};
 use crate::command::{
-    AdmitController, Command, CreateControllerToken, CreateJoinToken, CreateReservation, Envelope,
-    RefusedRequests, Report,
+    AccessCommand, AdmitController, AuditCommand, ClusterCommand, Command, ControllerCommand,
+    CreateControllerToken, CreateJoinToken, CreateReservation, EndingCommand, Envelope, GpuCommand,
+    JobCommand, LimitsCommand, NodeCommand, RebootCommand, RefusedRequests, Report,
+    ReservationCommand, TokenCommand,
 };
-use crate::ending::{EndPolicy, EndingCommand, GpuHolder, HolderStep, WindowUse};
+use crate::ending::{EndPolicy, GpuHolder, HolderStep, WindowUse};
 use crate::gpu::Presence;
 use crate::health::Severity;
 use crate::id::{ImportId, TokenId};
 use crate::image::ImageUsed;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
-use crate::limits::{LimitsCommand, ReservationLimits};
+use crate::limits::ReservationLimits;
 use crate::name::{GroupName, ProjectName};
 use crate::node::{Liveness, MachineIdentity};
-use crate::reboot::RebootCommand;
 use crate::reservation::GpuRequest;
 use crate::state::{FORMAT, Fsm};
 use crate::time::{Millis, Window};
@@ -97,11 +98,16 @@ fn a_snapshot_from_the_future_or_a_damaged_one_is_refused() {
 fn history() -> World {
     let mut w = World::with(&["titan01", "titan02", "titan03"]);
     let root = || person("root");
-    w.give(Actor::controller(), Command::SetClusterVersion { version: 1 }).unwrap();
+    w.give(Actor::controller(), Command::Cluster(ClusterCommand::SetVersion { version: 1 }))
+        .unwrap();
     w.reserve("ada", "r1", 2, Millis::ZERO, Millis::hours(4)).unwrap();
     w.reserve("bob", "r2", 1, Millis::hours(6), Millis::hours(1)).unwrap();
     let ends_at = w.now + Millis::hours(5);
-    w.give(person("ada"), Command::ExtendReservation { id: res("r1"), ends_at }).unwrap();
+    w.give(
+        person("ada"),
+        Command::Reservation(ReservationCommand::Extend { id: res("r1"), ends_at }),
+    )
+    .unwrap();
     w.submit("ada", "a", JobSpec { reservation: Some(res("r1")), ..training() }).unwrap();
     w.submit("bob", "b", training()).unwrap();
     w.submit("bob", "c", plain(2)).unwrap();
@@ -120,51 +126,55 @@ fn history() -> World {
     w.end(&b, AttemptEnd::Exited { code: 0 });
     w.release(&on);
     w.schedule();
-    w.give(person("bob"), Command::CancelJob { id: job("c") }).unwrap();
-    let reason = "fans".to_owned();
-    w.give(root(), Command::CordonNode { node: node("titan03"), reason: reason.clone() }).unwrap();
-    w.give(root(), Command::DrainNode { node: node("titan03"), reason, deadline: None }).unwrap();
-    w.give(root(), Command::UncordonNode { node: node("titan03") }).unwrap();
-    let machine = MachineIdentity { machine_id: "m".to_owned(), dmi_uuid: String::new() };
-    let token = TokenId::parse("token-1").unwrap();
-    let wish = CreateJoinToken {
-        id: token.clone(),
-        secret_sha256: "0".repeat(64),
-        names: vec![node("titan04")],
-        ttl: Millis::hours(1),
-    };
-    w.give(root(), Command::CreateJoinToken(wish)).unwrap();
-    let mut joining = super::world::agent("titan04");
-    joining.method = crate::actor::AuthMethod::JoinToken;
-    let redeem = Command::RedeemJoinToken { id: token, node: node("titan04"), machine };
-    w.give(joining, redeem).unwrap();
+    w.give(person("bob"), Command::Job(JobCommand::Cancel { id: job("c") })).unwrap();
+    cordoned(&mut w);
+    joined(&mut w);
     controllers(&mut w);
     let silent_for = Millis::secs(12);
-    let silent =
-        Command::SetLiveness { node: node("titan02"), liveness: Liveness::Suspect, silent_for };
+    let silent = Command::Node(NodeCommand::SetLiveness {
+        node: node("titan02"),
+        liveness: Liveness::Suspect,
+        silent_for,
+    });
     w.give(Actor::controller(), silent).unwrap();
     let reason = "two agents".to_owned();
-    w.give(Actor::controller(), Command::SuspendNode { node: node("titan02"), reason }).unwrap();
+    w.give(
+        Actor::controller(),
+        Command::Node(NodeCommand::Suspend { node: node("titan02"), reason }),
+    )
+    .unwrap();
     let refused = RefusedRequests {
         principal: "user:eve".to_owned(),
         action: "cancel_job".to_owned(),
         code: "denied".to_owned(),
         count: 3,
     };
-    w.give(Actor::controller(), Command::RecordRefusals { refusals: vec![refused] }).unwrap();
-    w.give(root(), Command::ThawEvictions).unwrap();
+    w.give(
+        Actor::controller(),
+        Command::Audit(AuditCommand::RecordRefusals { refusals: vec![refused] }),
+    )
+    .unwrap();
+    w.give(root(), Command::Cluster(ClusterCommand::ThawEvictions)).unwrap();
     let gpu = super::world::gpu("titan03", 3);
-    w.give(root(), Command::DeclareGpuFree { gpu: gpu.clone(), reason: "swapped".to_owned() })
-        .unwrap();
+    w.give(
+        root(),
+        Command::Gpu(GpuCommand::DeclareFree { gpu: gpu.clone(), reason: "swapped".to_owned() }),
+    )
+    .unwrap();
     w.conditions("titan03", vec![sticky("titan03", 3)]);
-    w.give(root(), Command::ClearGpu { gpu, reason: "looked at".to_owned() }).unwrap();
+    w.give(root(), Command::Gpu(GpuCommand::Clear { gpu, reason: "looked at".to_owned() }))
+        .unwrap();
     w.pass(Millis::hours(7));
     access(&mut w);
-    w.give(person("bob"), Command::ReleaseReservation { id: res("r2") }).ok();
+    w.give(person("bob"), Command::Reservation(ReservationCommand::Release { id: res("r2") })).ok();
     let to = w.now - Millis::minutes(1);
-    w.give(root(), Command::ResetClock { to }).unwrap();
+    w.give(root(), Command::Cluster(ClusterCommand::ResetClock { to })).unwrap();
     let (core, digest) = ("0123456789abcdef".to_owned(), Some("00".repeat(32)));
-    w.give(Actor::controller(), Command::CheckState { index: 7, core, digest }).unwrap();
+    w.give(
+        Actor::controller(),
+        Command::Cluster(ClusterCommand::CheckState { index: 7, core, digest }),
+    )
+    .unwrap();
     ahead(&mut w);
     rotation(&mut w);
     enforcement(&mut w);
@@ -185,22 +195,57 @@ fn history() -> World {
     w
 }
 
+/// A node is closed, emptied and opened again.
+fn cordoned(w: &mut World) {
+    let root = || person("root");
+    let reason = "fans".to_owned();
+    w.give(
+        root(),
+        Command::Node(NodeCommand::Cordon { node: node("titan03"), reason: reason.clone() }),
+    )
+    .unwrap();
+    w.give(
+        root(),
+        Command::Node(NodeCommand::Drain { node: node("titan03"), reason, deadline: None }),
+    )
+    .unwrap();
+    w.give(root(), Command::Node(NodeCommand::Uncordon { node: node("titan03") })).unwrap();
+}
+
+/// A machine joins with a token.
+fn joined(w: &mut World) {
+    let machine = MachineIdentity { machine_id: "m".to_owned(), dmi_uuid: String::new() };
+    let token = TokenId::parse("token-1").unwrap();
+    let wish = CreateJoinToken {
+        id: token.clone(),
+        secret_sha256: "0".repeat(64),
+        names: vec![node("titan04")],
+        ttl: Millis::hours(1),
+    };
+    w.give(person("root"), Command::Token(TokenCommand::ForNodes(wish))).unwrap();
+    let mut joining = super::world::agent("titan04");
+    joining.method = crate::actor::AuthMethod::JoinToken;
+    let redeem = Command::Node(NodeCommand::Join { id: token, node: node("titan04"), machine });
+    w.give(joining, redeem).unwrap();
+}
+
 /// One is admitted, and another that is removed again.
 fn controllers(w: &mut World) {
     let first = super::controllers::first("10.0.0.1:7443");
-    w.give(Actor::controller(), Command::AdmitController(first)).unwrap();
+    w.give(Actor::controller(), Command::Controller(ControllerCommand::Admit(first))).unwrap();
     let token = TokenId::parse("token-2").unwrap();
     let (id, secret_sha256, ttl) = (token.clone(), "0".repeat(64), Millis::hours(1));
     let wish = CreateControllerToken { id, secret_sha256, ttl };
-    w.give(person("root"), Command::CreateControllerToken(wish)).unwrap();
+    w.give(person("root"), Command::Token(TokenCommand::ForController(wish))).unwrap();
     let second = AdmitController {
         id: 2,
         address: "10.0.0.2:7443".to_owned(),
         token: Some(token),
         key_sha256: "1".repeat(64),
     };
-    w.give(super::controllers::joining(), Command::AdmitController(second)).unwrap();
-    w.give(person("root"), Command::RemoveController { id: 2 }).unwrap();
+    w.give(super::controllers::joining(), Command::Controller(ControllerCommand::Admit(second)))
+        .unwrap();
+    w.give(person("root"), Command::Controller(ControllerCommand::Remove { id: 2 })).unwrap();
 }
 
 /// A start gives way to what was promised while it was being prepared.
@@ -223,7 +268,7 @@ fn slow_starts(w: &mut World) {
             with: BTreeSet::new(),
             adopts: false,
         };
-        w.give(person("finn"), Command::CreateReservation(wish)).unwrap();
+        w.give(person("finn"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
         w.now = w.now + Millis::minutes(10);
         w.start(&attempt);
         let limit = w.fsm.allocation(&attempt).unwrap().time_limit_at.unwrap();
@@ -271,7 +316,7 @@ fn renewals(w: &mut World) {
         }
     }
     let facts = Box::new(w.fsm.node(&node("titan01")).unwrap().facts.clone());
-    let register = Command::RegisterNode { node: node("titan01"), facts };
+    let register = Command::Node(NodeCommand::Register { node: node("titan01"), facts });
     w.give(with("titan01", "1b"), register).unwrap();
 }
 
@@ -281,15 +326,15 @@ fn clones(w: &mut World) {
     let id = TokenId::parse("token-3").unwrap();
     let (names, secret_sha256) = (vec![titan05()], "0".repeat(64));
     let wish = CreateJoinToken { id: id.clone(), secret_sha256, names, ttl: Millis::hours(1) };
-    w.give(person("root"), Command::CreateJoinToken(wish)).unwrap();
+    w.give(person("root"), Command::Token(TokenCommand::ForNodes(wish))).unwrap();
     let machine = super::world::facts("titan01", 4, "boot-1").machine;
     let joining =
         Actor { method: crate::actor::AuthMethod::JoinToken, ..super::world::agent("titan05") };
-    let redeem = Command::RedeemJoinToken { id, node: titan05(), machine: machine.clone() };
+    let redeem = Command::Node(NodeCommand::Join { id, node: titan05(), machine: machine.clone() });
     w.give(joining, redeem).unwrap_err();
     let facts =
         Box::new(crate::node::NodeFacts { machine, ..super::world::facts("titan05", 4, "b") });
-    let register = Command::RegisterNode { node: titan05(), facts };
+    let register = Command::Node(NodeCommand::Register { node: titan05(), facts });
     w.give(super::world::agent("titan05"), register).unwrap_err();
 }
 
@@ -314,7 +359,7 @@ fn limits(w: &mut World) {
     w.give(person("root"), Command::Limits(remove)).unwrap();
     let (name, groups) = (super::world::user("ada"), [group("students")].into());
     let ada = Actor { who: Who::User { name, admin: false, groups }, ..person("ada") };
-    w.give(ada, Command::ReleaseReservation { id: res("r10") }).unwrap();
+    w.give(ada, Command::Reservation(ReservationCommand::Release { id: res("r10") })).unwrap();
 }
 
 /// A reservation takes over what runs on its GPUs.
@@ -335,7 +380,7 @@ fn adoption(w: &mut World) {
         with: BTreeSet::new(),
         adopts: true,
     };
-    w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
 }
 
 /// A node's report says which users share a window.
@@ -383,7 +428,7 @@ fn sharing(w: &mut World) {
         with: [user("bob"), user("eve")].into(),
         adopts: false,
     };
-    w.give(person("root"), Command::CreateReservation(wish)).unwrap();
+    w.give(person("root"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
     let (reason, transfer_to) = ("for the record".to_owned(), None);
     let close = AccessCommand::DisableUser { user: user("eve"), reason, transfer_to };
     w.give(person("root"), Command::Access(close)).unwrap();
@@ -406,7 +451,7 @@ fn ending(w: &mut World) {
         with: BTreeSet::new(),
         adopts: false,
     };
-    w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
     let own = EndingCommand::SetAtEnd { id: res("r5"), at_end };
     w.give(person("ada"), Command::Ending(own)).unwrap();
     for (seen, came) in [
@@ -432,7 +477,7 @@ fn ending(w: &mut World) {
 /// Nodes hold people to their reservations.
 fn enforcement(w: &mut World) {
     for mode in [Enforcement::Warn, Enforcement::On] {
-        let command = Command::EnforceNode { node: node("titan01"), mode };
+        let command = Command::Node(NodeCommand::Enforce { node: node("titan01"), mode });
         w.give(person("root"), command).unwrap();
     }
 }
@@ -451,7 +496,7 @@ fn resumed(w: &mut World) {
     let first = w.place("again", "titan10", &[0]).unwrap();
     w.start(&first);
     w.checkpoint(&first, 1, Millis::ZERO);
-    w.give(person("ada"), Command::AskCheckpoint { id: job("again") }).unwrap();
+    w.give(person("ada"), Command::Job(JobCommand::AskCheckpoint { id: job("again") })).unwrap();
     w.checkpoint(&first, 2, Millis::ZERO);
     let note = CheckpointNote::SharedDir { job: "job-other".to_owned() };
     w.report("titan10", Report::CheckpointNoted { allocation: first.clone(), note }).unwrap();
@@ -463,51 +508,52 @@ fn resumed(w: &mut World) {
         presence: None,
     };
     w.report("titan10", changed).unwrap();
-    let set = Command::SetJobTimeLimit { id: job("again"), time_limit: Millis::hours(9) };
+    let set =
+        Command::Job(JobCommand::SetTimeLimit { id: job("again"), time_limit: Millis::hours(9) });
     w.give(person("root"), set).unwrap();
     w.end(&first, AttemptEnd::Exited { code: 3 });
     w.release("titan10");
     let from = RestartFrom::Newest;
-    let restart = Command::RestartJob { id: job("again"), from, time_limit: None };
+    let restart = Command::Job(JobCommand::Restart { id: job("again"), from, time_limit: None });
     w.give(person("ada"), restart).unwrap();
     let second = w.place("again", "titan10", &[0]).unwrap();
     w.start(&second);
     w.end(&second, AttemptEnd::Exited { code: 0 });
     w.release("titan10");
-    w.give(person("ada"), Command::RemoveJob { id: job("again") }).unwrap();
+    w.give(person("ada"), Command::Job(JobCommand::Remove { id: job("again") })).unwrap();
     w.report("titan10", Report::FilesRemoved { job: job("again"), problem: None }).unwrap();
 }
 
 /// What admins do seldom.
 fn administered(w: &mut World) {
     let root = || person("root");
-    let defaults = Command::SetJobDefaults {
+    let defaults = Command::Job(JobCommand::SetDefaults {
         stop_after: Some(Millis::hours(1)),
         without_gpus_percent: Some(25),
-    };
+    });
     w.give(root(), defaults).unwrap();
     let (images, image) = (node("titan10"), Some("tools:2".to_owned()));
-    w.give(root(), Command::OrderImagesRemoval { node: images, image }).unwrap();
+    w.give(root(), Command::Node(NodeCommand::RemoveImages { node: images, image })).unwrap();
     let token = TokenId::parse("token-4").unwrap();
     let (names, secret_sha256) = (vec![node("titan11")], "0".repeat(64));
     let ttl = Millis::hours(1);
     let wish = CreateJoinToken { id: token.clone(), secret_sha256, names, ttl };
-    w.give(root(), Command::CreateJoinToken(wish)).unwrap();
-    w.give(root(), Command::WithdrawToken { token }).unwrap();
+    w.give(root(), Command::Token(TokenCommand::ForNodes(wish))).unwrap();
+    w.give(root(), Command::Token(TokenCommand::Withdraw { token })).unwrap();
     let mut facts = super::world::facts("titan10", 4, "boot-1");
     facts.gpus[3].presence = Presence::Lost;
     w.report("titan10", Report::Facts { facts }).unwrap();
     let (gpu, reason) = (super::world::gpu("titan10", 3), "broken".to_owned());
-    w.give(root(), Command::ForgetGpu { gpu, reason, replace: false }).unwrap();
+    w.give(root(), Command::Gpu(GpuCommand::Forget { gpu, reason, replace: false })).unwrap();
     let id = ImportId::parse("imp-1").unwrap();
     let starts_at = w.now + Millis::hours(9);
     let window = Window { starts_at, ends_at: starts_at + Millis::hours(1) };
     w.give(person("ada"), import("r11", window, Some(id.clone()))).unwrap();
-    w.give(person("ada"), Command::UndoImport { id }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::UndoImport { id })).unwrap();
     let until = w.now;
     w.pass(KEEP_MIN);
     let prune = Prune { through: 3, hash: "0a".repeat(32), until };
-    w.give(root(), Command::PruneAudit(prune)).unwrap();
+    w.give(root(), Command::Audit(AuditCommand::Prune(prune))).unwrap();
 }
 
 /// The commands about who may come in.
@@ -570,14 +616,15 @@ fn import(name: &str, window: Window, import: Option<ImportId>) -> Command {
         with: BTreeSet::new(),
         adopts: false,
     };
-    Command::ImportReservations { reservations: vec![line], import }
+    Command::Reservation(ReservationCommand::Import { reservations: vec![line], import })
 }
 
 /// Imports, windows in their nodes' hands, and what a node says that was alone.
 fn ahead(w: &mut World) {
     w.reserve("ada", "r3", 1, Millis::hours(1), Millis::hours(1)).unwrap();
     w.agents_answer = false;
-    w.give(person("ada"), Command::ReleaseReservation { id: res("r3") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r3") }))
+        .unwrap();
     let starts_at = super::world::START + Millis::hours(40);
     let window = Window { starts_at, ends_at: starts_at + Millis::hours(1) };
     w.give(person("ada"), import("r4", window, None)).unwrap();

@@ -2,7 +2,7 @@
 
 use super::world::{World, gpu, node, person, res, user};
 use crate::calendar::tests::places;
-use crate::command::{Command, CreateReservation};
+use crate::command::{Command, CreateReservation, ReservationCommand};
 use crate::fsm::IMPORT_LINES_MAX;
 use crate::id::{ImportId, ReservationId};
 use crate::name::ProjectName;
@@ -39,7 +39,8 @@ fn import(
     who: &str,
     lines: Vec<CreateReservation>,
 ) -> Result<Vec<ImportedLine>, Rejection> {
-    let command = Command::ImportReservations { reservations: lines, import: None };
+    let command =
+        Command::Reservation(ReservationCommand::Import { reservations: lines, import: None });
     match w.give(person(who), command)? {
         Reply::ReservationsImported { lines, .. } => Ok(lines),
         other => panic!("{other:?}"),
@@ -159,14 +160,17 @@ fn corrected() -> (World, Result<Vec<ImportedLine>, Rejection>) {
     };
     let first = sheet(&w, "x");
     import(&mut w, "root", first).unwrap();
-    let extend = |name: &str, hours: u64| Command::ExtendReservation {
-        id: res(name),
-        ends_at: start + Millis::hours(hours),
+    let extend = |name: &str, hours: u64| {
+        Command::Reservation(ReservationCommand::Extend {
+            id: res(name),
+            ends_at: start + Millis::hours(hours),
+        })
     };
     w.give(person("ada"), extend("xextended", 12)).unwrap();
     w.give(person("eve"), extend("xshortened", 25)).unwrap();
     for name in ["xreleased", "xcancelled"] {
-        w.give(person("bob"), Command::ReleaseReservation { id: res(name) }).unwrap();
+        w.give(person("bob"), Command::Reservation(ReservationCommand::Release { id: res(name) }))
+            .unwrap();
     }
     w.pass(Millis::hours(1));
     let mut again = sheet(&w, "y");
@@ -200,9 +204,10 @@ fn of_reservations_that_serve_a_line_each_line_gets_one() {
         line(&w, "sooner", "bob", 1, 20, 35),
         line(&w, "over", "eve", 1, 0, 9),
     ] {
-        w.give(person("root"), Command::CreateReservation(wish)).unwrap();
+        w.give(person("root"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
     }
-    w.give(person("eve"), Command::ReleaseReservation { id: res("over") }).unwrap();
+    w.give(person("eve"), Command::Reservation(ReservationCommand::Release { id: res("over") }))
+        .unwrap();
     let lines = vec![
         line(&w, "a", "ada", 1, -1, 8),
         line(&w, "b", "bob", 1, 20, 30),
@@ -227,7 +232,11 @@ fn a_line_that_ends_earlier_now_gets_its_reservation() {
         let first = vec![line(&w, "long", "bob", 1, 20, 40)];
         import(&mut w, "root", first).unwrap();
         if given_back {
-            w.give(person("bob"), Command::ReleaseReservation { id: res("long") }).unwrap();
+            w.give(
+                person("bob"),
+                Command::Reservation(ReservationCommand::Release { id: res("long") }),
+            )
+            .unwrap();
         }
         let corrected = vec![line(&w, "short", "bob", 1, 20, 30)];
         let said = import(&mut w, "root", corrected).unwrap();
@@ -240,8 +249,12 @@ fn what_was_made_by_hand_and_given_back_serves_no_line() {
     for until in [30, 40] {
         let mut w = World::with(&["titan01"]);
         let by_hand = line(&w, "hand", "bob", 1, 20, 40);
-        w.give(person("bob"), Command::CreateReservation(by_hand)).unwrap();
-        w.give(person("bob"), Command::ReleaseReservation { id: res("hand") }).unwrap();
+        w.give(person("bob"), Command::Reservation(ReservationCommand::Create(by_hand))).unwrap();
+        w.give(
+            person("bob"),
+            Command::Reservation(ReservationCommand::Release { id: res("hand") }),
+        )
+        .unwrap();
         let sheet = vec![line(&w, "sheet", "bob", 1, 20, until)];
         assert_eq!(import(&mut w, "root", sheet).unwrap(), [ImportedLine::Created(res("sheet"))]);
     }
@@ -260,10 +273,15 @@ fn no_line_takes_what_another_one_made_and_somebody_shortened() {
         let first = sheet(&w, "x");
         let ends_at = first[0].window.ends_at;
         import(&mut w, "root", first).unwrap();
-        let shorten = Command::ExtendReservation { id: res("xlong"), ends_at };
+        let shorten =
+            Command::Reservation(ReservationCommand::Extend { id: res("xlong"), ends_at });
         w.give(person("eve"), shorten).unwrap();
         if cancelled {
-            w.give(person("eve"), Command::ReleaseReservation { id: res("xshort") }).unwrap();
+            w.give(
+                person("eve"),
+                Command::Reservation(ReservationCommand::Release { id: res("xshort") }),
+            )
+            .unwrap();
         }
         let again = sheet(&w, "y");
         let said = import(&mut w, "root", again).unwrap();
@@ -280,7 +298,11 @@ fn a_line_from_now_on_finds_what_it_made_also_when_that_was_shortened() {
     let ends_at = first[0].window.ends_at;
     import(&mut w, "root", first).unwrap();
     let sooner = Timestamp(ends_at.0 - Millis::hours(4).0);
-    w.give(person("ada"), Command::ExtendReservation { id: res("x"), ends_at: sooner }).unwrap();
+    w.give(
+        person("ada"),
+        Command::Reservation(ReservationCommand::Extend { id: res("x"), ends_at: sooner }),
+    )
+    .unwrap();
     w.pass(Millis::hours(1));
     let mut again = line(&w, "y", "ada", 1, 0, 0);
     again.window.ends_at = ends_at;
@@ -341,7 +363,10 @@ fn import_as(
     lines: Vec<CreateReservation>,
 ) -> Option<String> {
     let import = ImportId::parse(&format!("imp-{name}")).unwrap();
-    let command = Command::ImportReservations { reservations: lines, import: Some(import) };
+    let command = Command::Reservation(ReservationCommand::Import {
+        reservations: lines,
+        import: Some(import),
+    });
     match w.give(person(who), command).unwrap() {
         Reply::ReservationsImported { import, .. } => import.map(|id| id.to_string()),
         other => panic!("{other:?}"),
@@ -350,7 +375,7 @@ fn import_as(
 
 fn undo(w: &mut World, who: &str, name: &str) -> Result<Vec<ReservationId>, Rejection> {
     let id = ImportId::parse(&format!("imp-{name}")).unwrap();
-    match w.give(person(who), Command::UndoImport { id })? {
+    match w.give(person(who), Command::Reservation(ReservationCommand::UndoImport { id }))? {
         Reply::ImportUndone { reservations } => Ok(reservations),
         other => panic!("{other:?}"),
     }
@@ -361,7 +386,7 @@ fn an_undone_import_is_released_and_the_corrected_sheet_is_new() {
     for in_hands in [false, true] {
         let mut w = World::with(&["titan01", "titan02"]);
         let by_hand = line(&w, "hand", "ada", 1, 20, 30);
-        w.give(person("ada"), Command::CreateReservation(by_hand)).unwrap();
+        w.give(person("ada"), Command::Reservation(ReservationCommand::Create(by_hand))).unwrap();
         let sheet = |w: &World, tag: &str| {
             vec![
                 line(w, &format!("{tag}now"), "ada", 1, 0, 9),
@@ -410,7 +435,7 @@ fn an_import_is_undone_by_its_owner_or_an_admin_and_only_once() {
 fn a_line_that_names_the_gpus_of_a_reservation_finds_it() {
     let mut w = World::with(&["titan01", "titan02"]);
     let by_count = line(&w, "hand", "ada", 2, 20, 30);
-    w.give(person("ada"), Command::CreateReservation(by_count)).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Create(by_count))).unwrap();
     let mut exported = line(&w, "x", "ada", 2, 20, 30);
     exported.gpus.uuids = w.fsm.reservation(&res("hand")).unwrap().gpus.clone();
     assert_eq!(
@@ -426,10 +451,11 @@ fn a_note_may_hold_what_joins_letters() {
     let mut w = World::with(&["titan01"]);
     let mut wish = line(&w, "a", "ada", 1, 1, 2);
     wish.note = "👩\u{200d}🔬".to_owned();
-    w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
     let mut w = World::with(&["titan01"]);
     let mut wish = line(&w, "a", "ada", 1, 1, 2);
     wish.note = "a\u{200d}b".to_owned();
-    let refused = w.give(person("ada"), Command::CreateReservation(wish)).unwrap_err();
+    let refused =
+        w.give(person("ada"), Command::Reservation(ReservationCommand::Create(wish))).unwrap_err();
     assert_eq!(refused.code(), "invalid_field");
 }

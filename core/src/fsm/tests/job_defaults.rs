@@ -2,7 +2,7 @@
 
 use super::world::{World, agent, job, node, person, plain};
 use crate::actor::Actor;
-use crate::command::Command;
+use crate::command::{Command, JobCommand, NodeCommand};
 use crate::event::Event;
 use crate::job::JobSpec;
 use crate::node::Liveness;
@@ -21,7 +21,7 @@ fn give(
     stop_after: Option<Millis>,
     without_gpus_percent: Option<u8>,
 ) -> Result<(), Rejection> {
-    let command = Command::SetJobDefaults { stop_after, without_gpus_percent };
+    let command = Command::Job(JobCommand::SetDefaults { stop_after, without_gpus_percent });
     w.give(who, command).map(drop)
 }
 
@@ -62,7 +62,8 @@ fn a_job_of_a_dead_node_is_replaced_by_the_default_and_runs_for_ever_without() {
         set(&mut w, "root", default).unwrap();
         w.run("a", JobSpec { restarts: 1, ..plain(1) }, "titan01", &[0]);
         let (liveness, silent_for) = (Liveness::Unreachable, Millis::minutes(1));
-        let silent = Command::SetLiveness { node: node("titan01"), liveness, silent_for };
+        let silent =
+            Command::Node(NodeCommand::SetLiveness { node: node("titan01"), liveness, silent_for });
         w.give(Actor::controller(), silent).unwrap();
         w.pass(Millis::minutes(30));
         assert_eq!(w.state_of("a"), state);

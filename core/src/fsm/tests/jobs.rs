@@ -3,7 +3,7 @@
 use super::world::{World, ended, gpu, job, node, person, plain, res, training};
 use crate::actor::Actor;
 use crate::allocation::{AttemptEnd, EndReport};
-use crate::command::{Command, Report};
+use crate::command::{Command, JobCommand, NodeCommand, Report, ReservationCommand};
 use crate::event::Event;
 use crate::health::{HealthTracker, Severity, Shortage, Signal};
 use crate::image::ImageUsed;
@@ -165,13 +165,13 @@ fn cancelling_is_idempotent_until_the_job_is_over() {
     let mut w = World::with(&["titan01"]);
     let a = w.run("a", plain(1), "titan01", &[0]);
     for _ in 0..2 {
-        w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+        w.give(person("ada"), Command::Job(JobCommand::Cancel { id: job("a") })).unwrap();
     }
     w.end(&a, AttemptEnd::Signaled { signal: 15 });
     assert_eq!(w.state_of("a"), "cancelled");
-    let again = w.give(person("ada"), Command::CancelJob { id: job("a") });
+    let again = w.give(person("ada"), Command::Job(JobCommand::Cancel { id: job("a") }));
     assert!(matches!(again, Err(Rejection::AlreadyEnded { .. })));
-    let stranger = w.give(person("eve"), Command::CancelJob { id: job("a") });
+    let stranger = w.give(person("eve"), Command::Job(JobCommand::Cancel { id: job("a") }));
     assert!(matches!(stranger, Err(Rejection::Denied { .. })));
 }
 
@@ -179,7 +179,7 @@ fn cancelling_is_idempotent_until_the_job_is_over() {
 fn a_cancelled_job_does_not_come_back_after_a_fault_of_its_node() {
     let mut w = World::with(&["titan01", "titan02"]);
     let a = w.run("a", training(), "titan01", &[0]);
-    w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    w.give(person("ada"), Command::Job(JobCommand::Cancel { id: job("a") })).unwrap();
     w.end(&a, AttemptEnd::NodeFault { message: "shim lost".to_owned() });
     assert_eq!(w.state_of("a"), "cancelled");
 }
@@ -245,9 +245,9 @@ fn a_node_that_an_operator_uncordons_is_tried_again() {
         let node = node("titan01");
         if cordoned {
             let (node, reason) = (node.clone(), "to mount the disk".to_owned());
-            w.give(person("root"), Command::CordonNode { node, reason }).unwrap();
+            w.give(person("root"), Command::Node(NodeCommand::Cordon { node, reason })).unwrap();
         }
-        w.give(person("root"), Command::UncordonNode { node }).unwrap();
+        w.give(person("root"), Command::Node(NodeCommand::Uncordon { node })).unwrap();
         assert!(lifted(&w));
         w.place("a", "titan01", &[1]).unwrap();
     }
@@ -263,11 +263,11 @@ fn silence_loses_nothing_unless_the_job_asked_for_it() {
     };
     let a = w.run("a", asked, "titan01", &[0]);
     w.run("b", JobSpec { time_limit: Millis::hours(48), ..training() }, "titan01", &[1]);
-    let command = Command::SetLiveness {
+    let command = Command::Node(NodeCommand::SetLiveness {
         node: node("titan01"),
         liveness: Liveness::Unreachable,
         silent_for: Millis::minutes(1),
-    };
+    });
     w.give(Actor::controller(), command).unwrap();
     w.pass(Millis::minutes(9) + Millis::secs(30));
     assert_eq!((w.state_of("a"), w.state_of("b")), ("running", "running"), "grace and margin");
@@ -332,7 +332,11 @@ fn what_is_promised_while_a_job_is_prepared_does_not_wait_for_the_preparation() 
         w.reserve("bob", "later", 4, Millis::hours(5), Millis::hours(1)).unwrap();
         w.agents_answer = back != Back::Untaken;
         if back != Back::No {
-            w.give(person("bob"), Command::ReleaseReservation { id: res("r") }).unwrap();
+            w.give(
+                person("bob"),
+                Command::Reservation(ReservationCommand::Release { id: res("r") }),
+            )
+            .unwrap();
         }
         w.now = w.now + Millis::minutes(minutes);
         w.start(&a);

@@ -2,9 +2,9 @@
 
 use super::world::{World, node, person, res, user};
 use crate::actor::{Actor, Who};
-use crate::command::{Command, CreateReservation, Report};
+use crate::command::{Command, CreateReservation, LimitsCommand, Report, ReservationCommand};
 use crate::ending::WindowUse;
-use crate::limits::{LIMITED_GROUPS_MAX, LimitsCommand, ReservationLimits};
+use crate::limits::{LIMITED_GROUPS_MAX, ReservationLimits};
 use crate::name::{GroupName, ProjectName};
 use crate::rejection::Rejection;
 use crate::reservation::{
@@ -85,11 +85,15 @@ fn only_what_is_reserved_at_the_same_time_counts_together() {
     let said = refused(&mut w, bob(), ("d", 1, Millis::hours(2), HOUR));
     assert!(said.contains("bob has reserved 3 then already"), "{said}");
     // A released reservation does not count.
-    w.give(bob(), Command::ReleaseReservation { id: res("b") }).unwrap();
+    w.give(bob(), Command::Reservation(ReservationCommand::Release { id: res("b") })).unwrap();
     assert_eq!(refused(&mut w, bob(), ("d", 1, Millis::hours(2), HOUR)), "granted");
     // Nor does it help to make one longer.
-    let longer =
-        |hours| Command::ExtendReservation { id: res("d"), ends_at: w.now + Millis::hours(hours) };
+    let longer = |hours| {
+        Command::Reservation(ReservationCommand::Extend {
+            id: res("d"),
+            ends_at: w.now + Millis::hours(hours),
+        })
+    };
     let (within, beyond) = (longer(9), longer(11));
     w.give(bob(), within).unwrap();
     match w.give(bob(), beyond) {
@@ -105,14 +109,16 @@ fn what_is_given_back_or_was_had_before_does_not_count() {
     assert_eq!(refused(&mut w, bob(), ("a", 3, Millis(0), Millis::hours(8))), "granted");
     assert!(refused(&mut w, bob(), ("b", 1, Millis(0), HOUR)).contains("has reserved 3"));
     // Its node has not said yet that the GPUs are empty.
-    w.give(bob(), Command::ReleaseReservation { id: res("a") }).unwrap();
+    w.give(bob(), Command::Reservation(ReservationCommand::Release { id: res("a") })).unwrap();
     assert_eq!(w.fsm.reservation(&res("a")).unwrap().state, ReservationState::Ending);
     assert_eq!(refused(&mut w, bob(), ("b", 3, Millis(0), Millis::hours(2))), "granted");
     // Beside it by an admin's word: what comes after both is what counts.
     let ends_at = w.now + HOUR;
     let beside = w.reserve("bob", "c", 1, Millis(0), HOUR);
     assert!(beside.is_ok(), "{beside:?}");
-    let extend = |id: &str, ends_at| Command::ExtendReservation { id: res(id), ends_at };
+    let extend = |id: &str, ends_at| {
+        Command::Reservation(ReservationCommand::Extend { id: res(id), ends_at })
+    };
     w.give(bob(), extend("b", ends_at + Millis::hours(2))).unwrap();
     assert!(matches!(
         w.give(bob(), extend("c", ends_at + HOUR)),
@@ -140,7 +146,7 @@ fn where_there_are_limits_none_goes_on_into_the_owners_next() {
                 with: Default::default(),
                 adopts: false,
             };
-            w.give(person("bob"), Command::CreateReservation(wish)).unwrap();
+            w.give(person("bob"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
         }
         let (reservation, seen) = (res("a"), WindowUse::Used);
         w.report("titan01", Report::Use { reservation, seen, came: true }).unwrap();

@@ -1,10 +1,12 @@
 //! Nodes: reboots, identities, moved GPUs, operators.
 
 use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, sticky, training};
-use crate::access::AccessCommand;
 use crate::actor::{Actor, AuthMethod};
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, CreateJoinToken, Report};
+use crate::command::{
+    AccessCommand, ClusterCommand, Command, CreateJoinToken, GpuCommand, NodeCommand, Report,
+    TokenCommand,
+};
 use crate::event::Event;
 use crate::gpu::Presence;
 use crate::health::{Condition, Severity};
@@ -21,11 +23,12 @@ fn a_node_that_takes_no_work_is_not_counted_as_ready() {
     let mut w = World::with(&["titan01", "titan02", "titan03"]);
     assert_eq!(view::node::ready(&w.fsm), 3);
     let reason = "repair".to_owned();
-    let drain = Command::DrainNode { node: node("titan01"), reason, deadline: None };
+    let drain = Command::Node(NodeCommand::Drain { node: node("titan01"), reason, deadline: None });
     w.give(person("root"), drain).unwrap();
     assert_eq!(view::node::ready(&w.fsm), 2);
     let (liveness, silent_for) = (Liveness::Unreachable, Millis::minutes(1));
-    let silent = Command::SetLiveness { node: node("titan02"), liveness, silent_for };
+    let silent =
+        Command::Node(NodeCommand::SetLiveness { node: node("titan02"), liveness, silent_for });
     w.give(Actor::controller(), silent).unwrap();
     assert_eq!(view::node::ready(&w.fsm), 1);
 }
@@ -47,7 +50,11 @@ fn what_had_not_begun_begins_after_the_boot() {
         w.place(name, "titan01", &[index]).unwrap();
     }
     let less = Box::new(facts("titan01", 3, "boot-2"));
-    w.give(agent("titan01"), Command::RegisterNode { node: node("titan01"), facts: less }).unwrap();
+    w.give(
+        agent("titan01"),
+        Command::Node(NodeCommand::Register { node: node("titan01"), facts: less }),
+    )
+    .unwrap();
     assert_eq!(w.state_of("a"), "starting");
     assert_eq!(w.state_of("b"), "failed", "its GPU did not come back");
     let (id, lease) = {
@@ -82,7 +89,11 @@ fn a_gpu_that_did_not_come_back_frees_nothing() {
     let mut w = World::with(&["titan01"]);
     w.run("a", training(), "titan01", &[3]);
     let less = Box::new(facts("titan01", 3, "boot-2"));
-    w.give(agent("titan01"), Command::RegisterNode { node: node("titan01"), facts: less }).unwrap();
+    w.give(
+        agent("titan01"),
+        Command::Node(NodeCommand::Register { node: node("titan01"), facts: less }),
+    )
+    .unwrap();
     assert_eq!(w.state_of("a"), "queued", "the attempt is over all the same");
     assert!(w.fsm.hold(&gpu("titan01", 3)).is_some());
 }
@@ -103,7 +114,8 @@ fn another_machine_under_the_same_name_is_refused() {
     let mut w = World::with(&["titan01"]);
     let mut other = facts("titan01", 4, "boot-9");
     other.machine.machine_id = "cloned".to_owned();
-    let command = Command::RegisterNode { node: node("titan01"), facts: Box::new(other) };
+    let command =
+        Command::Node(NodeCommand::Register { node: node("titan01"), facts: Box::new(other) });
     assert!(matches!(w.give(agent("titan01"), command), Err(Rejection::NodeIdentity { .. })));
 }
 
@@ -113,11 +125,11 @@ fn clone_of_titan01(dmi_uuid: &str) -> (World, Result<Reply, Rejection>) {
     let id = TokenId::parse("token-1").unwrap();
     let (names, secret_sha256) = (vec![node("titan02")], "0".repeat(64));
     let token = CreateJoinToken { id: id.clone(), secret_sha256, names, ttl: Millis::hours(1) };
-    w.give(person("root"), Command::CreateJoinToken(token)).unwrap();
+    w.give(person("root"), Command::Token(TokenCommand::ForNodes(token))).unwrap();
     let machine =
         MachineIdentity { machine_id: "id-titan01".to_owned(), dmi_uuid: dmi_uuid.to_owned() };
     let joining = Actor { method: AuthMethod::JoinToken, ..agent("titan02") };
-    let redeem = Command::RedeemJoinToken { id, node: node("titan02"), machine };
+    let redeem = Command::Node(NodeCommand::Join { id, node: node("titan02"), machine });
     let reply = w.give(joining, redeem);
     (w, reply)
 }
@@ -125,7 +137,8 @@ fn clone_of_titan01(dmi_uuid: &str) -> (World, Result<Reply, Rejection>) {
 fn register_clone(w: &mut World) -> Result<Reply, Rejection> {
     let mut facts = facts("titan02", 4, "boot-2");
     facts.machine.machine_id = "id-titan01".to_owned();
-    let command = Command::RegisterNode { node: node("titan02"), facts: Box::new(facts) };
+    let command =
+        Command::Node(NodeCommand::Register { node: node("titan02"), facts: Box::new(facts) });
     w.give(agent("titan02"), command)
 }
 
@@ -152,7 +165,7 @@ fn a_clone_under_another_name_is_refused_and_told_what_to_do() {
 #[test]
 fn an_agent_speaks_for_its_own_node_only() {
     let mut w = World::with(&["titan01", "titan02"]);
-    let command = Command::ReportNode { node: node("titan01"), reports: vec![] };
+    let command = Command::Node(NodeCommand::Report { node: node("titan01"), reports: vec![] });
     assert!(matches!(w.give(agent("titan02"), command), Err(Rejection::Denied { .. })));
 }
 
@@ -161,7 +174,8 @@ fn one_gpu_in_two_machines_counts_once() {
     let mut w = World::with(&["titan01"]);
     let mut second = facts("titan02", 4, "boot-1");
     second.gpus[0].uuid = gpu("titan01", 0);
-    let command = Command::RegisterNode { node: node("titan02"), facts: Box::new(second) };
+    let command =
+        Command::Node(NodeCommand::Register { node: node("titan02"), facts: Box::new(second) });
     w.give(agent("titan02"), command).unwrap();
     assert_eq!(w.fsm.gpu(&gpu("titan01", 0)).unwrap().node, node("titan01"));
     assert_eq!(w.fsm.node(&node("titan02")).unwrap().gpus.len(), 3);
@@ -174,7 +188,8 @@ fn a_gpu_may_move_once_it_left() {
     w.report("titan01", Report::Facts { facts: less }).unwrap();
     let mut second = facts("titan02", 1, "boot-1");
     second.gpus[0].uuid = gpu("titan01", 3);
-    let command = Command::RegisterNode { node: node("titan02"), facts: Box::new(second) };
+    let command =
+        Command::Node(NodeCommand::Register { node: node("titan02"), facts: Box::new(second) });
     w.give(agent("titan02"), command).unwrap();
     assert_eq!(w.fsm.gpu(&gpu("titan01", 3)).unwrap().node, node("titan02"));
     assert!(!w.fsm.node(&node("titan01")).unwrap().gpus.contains(&gpu("titan01", 3)));
@@ -184,9 +199,8 @@ fn a_gpu_may_move_once_it_left() {
 fn an_operators_word_frees_a_gpu_and_is_kept() {
     let mut w = World::with(&["titan01"]);
     w.run("a", plain(1), "titan01", &[0]);
-    let command = |reason: &str| Command::DeclareGpuFree {
-        gpu: gpu("titan01", 0),
-        reason: reason.to_owned(),
+    let command = |reason: &str| {
+        Command::Gpu(GpuCommand::DeclareFree { gpu: gpu("titan01", 0), reason: reason.to_owned() })
     };
     assert!(matches!(w.give(person("ada"), command("x")), Err(Rejection::Denied { .. })));
     assert!(matches!(w.give(person("root"), command(" ")), Err(Rejection::InvalidField { .. })));
@@ -203,8 +217,9 @@ fn an_operators_word_frees_a_gpu_and_is_kept() {
 #[test]
 fn what_stays_of_a_fault_goes_by_an_admins_word_once_the_node_did_it() {
     let mut w = World::with(&["titan01"]);
-    let clear =
-        |reason: &str| Command::ClearGpu { gpu: gpu("titan01", 0), reason: reason.to_owned() };
+    let clear = |reason: &str| {
+        Command::Gpu(GpuCommand::Clear { gpu: gpu("titan01", 0), reason: reason.to_owned() })
+    };
     w.give(person("root"), clear("")).unwrap();
     assert!(w.last.is_empty(), "nothing to clear is no change: {:?}", w.last);
     w.conditions("titan01", vec![sticky("titan01", 0)]);
@@ -238,7 +253,7 @@ fn a_later_fault_of_the_same_kind_is_not_cleared_unseen() {
     let mut w = World::with(&["titan01"]);
     let mut fault = sticky("titan01", 0);
     w.conditions("titan01", vec![fault.clone()]);
-    let command = Command::ClearGpu { gpu: gpu("titan01", 0), reason: String::new() };
+    let command = Command::Gpu(GpuCommand::Clear { gpu: gpu("titan01", 0), reason: String::new() });
     w.give(person("root"), command.clone()).unwrap();
     fault.since = fault.since + Millis::secs(1);
     w.conditions("titan01", vec![fault]);
@@ -250,7 +265,8 @@ fn a_later_fault_of_the_same_kind_is_not_cleared_unseen() {
 #[test]
 fn what_is_still_observed_cannot_be_cleared() {
     let mut w = World::with(&["titan01"]);
-    let command = || Command::ClearGpu { gpu: gpu("titan01", 0), reason: String::new() };
+    let command =
+        || Command::Gpu(GpuCommand::Clear { gpu: gpu("titan01", 0), reason: String::new() });
     let refused = |w: &mut World| match w.give(person("root"), command()) {
         Err(Rejection::StillObserved { what, why }) => format!("{what}: {why}"),
         other => panic!("{other:?}"),
@@ -268,10 +284,10 @@ fn what_is_still_observed_cannot_be_cleared() {
     w.report("titan01", Report::Facts { facts: facts("titan01", 4, "boot-1") }).unwrap();
     let silent_for = Millis::secs(12);
     let (node, liveness) = (node("titan01"), Liveness::Suspect);
-    let silence = Command::SetLiveness { node, liveness, silent_for };
+    let silence = Command::Node(NodeCommand::SetLiveness { node, liveness, silent_for });
     w.give(crate::Actor::controller(), silence).unwrap();
     assert!(refused(&mut w).contains("silent"));
-    let command = Command::ClearGpu { gpu: gpu("titan09", 0), reason: String::new() };
+    let command = Command::Gpu(GpuCommand::Clear { gpu: gpu("titan09", 0), reason: String::new() });
     assert!(matches!(w.give(person("root"), command), Err(Rejection::NotFound { .. })));
 }
 
@@ -279,11 +295,12 @@ fn what_is_still_observed_cannot_be_cleared() {
 fn closed_nodes_take_nothing_new() {
     let mut w = World::with(&["titan01"]);
     let reason = "maintenance".to_owned();
-    w.give(person("root"), Command::CordonNode { node: node("titan01"), reason }).unwrap();
+    w.give(person("root"), Command::Node(NodeCommand::Cordon { node: node("titan01"), reason }))
+        .unwrap();
     w.submit("ada", "a", plain(1)).unwrap();
     assert_eq!(w.schedule(), 0);
     assert!(w.place("a", "titan01", &[0]).is_err());
-    w.give(person("root"), Command::UncordonNode { node: node("titan01") }).unwrap();
+    w.give(person("root"), Command::Node(NodeCommand::Uncordon { node: node("titan01") })).unwrap();
     assert_eq!(w.schedule(), 1);
 }
 
@@ -292,7 +309,7 @@ fn how_a_node_holds_people_to_reservations_is_an_admins_word() {
     let mut w = World::with(&["titan01"]);
     let wanted = |w: &World| w.fsm.desired(&node("titan01"), &[]).enforce;
     assert_eq!(wanted(&w), Some(Enforcement::Off), "a node nobody gave an order only observes");
-    let order = |mode| Command::EnforceNode { node: node("titan01"), mode };
+    let order = |mode| Command::Node(NodeCommand::Enforce { node: node("titan01"), mode });
     let denied = w.give(person("ada"), order(Enforcement::On));
     assert!(matches!(denied, Err(Rejection::Denied { .. })), "{denied:?}");
     w.give(person("root"), order(Enforcement::On)).unwrap();
@@ -306,7 +323,8 @@ fn how_a_node_holds_people_to_reservations_is_an_admins_word() {
     assert_eq!(again.desired(&node("titan01"), &[]).enforce, Some(Enforcement::On));
     w.give(person("root"), order(Enforcement::Off)).unwrap();
     assert_eq!(wanted(&w), Some(Enforcement::Off));
-    let unknown = Command::EnforceNode { node: node("titan09"), mode: Enforcement::Off };
+    let unknown =
+        Command::Node(NodeCommand::Enforce { node: node("titan09"), mode: Enforcement::Off });
     assert!(matches!(w.give(person("root"), unknown), Err(Rejection::NotFound { .. })));
 }
 
@@ -329,7 +347,7 @@ fn the_clock_goes_back_only_by_an_operators_word() {
     w.now = right;
     w.submit("ada", "b", plain(1)).unwrap();
     assert_eq!(w.fsm.now(), right + Millis::days(3_650));
-    w.give(person("root"), Command::ResetClock { to: right }).unwrap();
+    w.give(person("root"), Command::Cluster(ClusterCommand::ResetClock { to: right })).unwrap();
     assert_eq!(w.fsm.now(), right);
     assert!(w.fsm.job(&job("b")).is_some());
 }
@@ -339,7 +357,8 @@ fn a_story_says_by_when_a_drain_ends_what_is_left() {
     let mut w = World::with(&["titan01"]);
     let mut told = |deadline| {
         let (node, reason) = (node("titan01"), "driver".to_owned());
-        w.give(person("root"), Command::DrainNode { node, reason, deadline }).unwrap();
+        w.give(person("root"), Command::Node(NodeCommand::Drain { node, reason, deadline }))
+            .unwrap();
         let (now, drained) = (w.now, w.last.first().unwrap().clone());
         assert_eq!(drained.objects(), ["titan01"]);
         drained.told(now, &NamesAt::now(&w.fsm))
@@ -366,7 +385,8 @@ fn what_was_told_once_can_be_cleared_and_told_again() {
     w.conditions("titan01", vec![xid]);
     let said = w.said();
     assert!(said.len() == 1 && said[0].contains("2 times in a day"), "{said:?}");
-    let command = Command::ClearGpu { gpu: gpu("titan01", 0), reason: "looked at".to_owned() };
+    let command =
+        Command::Gpu(GpuCommand::Clear { gpu: gpu("titan01", 0), reason: "looked at".to_owned() });
     w.give(person("root"), command).unwrap();
     assert_eq!(w.fsm.desired(&node("titan01"), &[]).clear.len(), 1);
     // What is only measured says nothing again.
@@ -385,15 +405,16 @@ fn nobody_joins_with_a_token_that_was_withdrawn() {
     let id = TokenId::parse("token-1").unwrap();
     let (names, secret_sha256) = (vec![node("titan02")], "0".repeat(64));
     let token = CreateJoinToken { id: id.clone(), secret_sha256, names, ttl: Millis::hours(1) };
-    w.give(person("root"), Command::CreateJoinToken(token)).unwrap();
-    let withdraw = || Command::WithdrawToken { token: id.clone() };
+    w.give(person("root"), Command::Token(TokenCommand::ForNodes(token))).unwrap();
+    let withdraw = || Command::Token(TokenCommand::Withdraw { token: id.clone() });
     assert!(matches!(w.give(person("ada"), withdraw()), Err(Rejection::Denied { .. })));
     w.give(person("root"), withdraw()).unwrap();
     assert_eq!(w.said(), ["token withdrawn by root"]);
     assert!(matches!(w.give(person("root"), withdraw()), Err(Rejection::NotFound { .. })));
     let machine = MachineIdentity { machine_id: "m".to_owned(), dmi_uuid: String::new() };
     let joining = Actor { method: AuthMethod::JoinToken, ..agent("titan02") };
-    let redeem = Command::RedeemJoinToken { id: id.clone(), node: node("titan02"), machine };
+    let redeem =
+        Command::Node(NodeCommand::Join { id: id.clone(), node: node("titan02"), machine });
     assert!(matches!(w.give(joining, redeem), Err(Rejection::TokenRefused { .. })));
 }
 
@@ -410,7 +431,7 @@ fn a_job_on_a_silent_node_says_so_beside_what_was_known() {
     assert_eq!(reason(&w), None, "nothing is to be said of a job that runs");
     let silent = |w: &mut World, liveness| {
         let (node, silent_for) = (node("titan01"), Millis::secs(90));
-        let command = Command::SetLiveness { node, liveness, silent_for };
+        let command = Command::Node(NodeCommand::SetLiveness { node, liveness, silent_for });
         w.give(crate::Actor::controller(), command).unwrap();
     };
     silent(&mut w, Liveness::Suspect);
@@ -420,8 +441,11 @@ fn a_job_on_a_silent_node_says_so_beside_what_was_known() {
         reason(&w).unwrap(),
         "titan01 is unreachable: it is not known whether the job still runs"
     );
-    let drain =
-        Command::DrainNode { node: node("titan01"), reason: "new fans".to_owned(), deadline: None };
+    let drain = Command::Node(NodeCommand::Drain {
+        node: node("titan01"),
+        reason: "new fans".to_owned(),
+        deadline: None,
+    });
     w.give(person("root"), drain).unwrap();
     let told = reason(&w).unwrap();
     let begins = "titan01 is unreachable: it is not known whether the job still runs; ";
@@ -436,7 +460,7 @@ fn the_driver_of_a_drained_node_is_let_go_of_which_is_no_fault_of_its_gpus() {
     let ordered = |w: &World| w.fsm.desired(&node("titan01"), &[]).release_driver;
     let drain = || {
         let reason = "new driver".to_owned();
-        Command::DrainNode { node: node("titan01"), reason, deadline: None }
+        Command::Node(NodeCommand::Drain { node: node("titan01"), reason, deadline: None })
     };
     let said = World::said;
     assert!(!ordered(&w));
@@ -452,12 +476,12 @@ fn the_driver_of_a_drained_node_is_let_go_of_which_is_no_fault_of_its_gpus() {
     assert_eq!(said(&w), [once]);
     w.report("titan01", Report::Facts { facts: released }).unwrap();
     assert!(said(&w).is_empty());
-    let clear = Command::ClearGpu { gpu: gpu("titan01", 0), reason: String::new() };
+    let clear = Command::Gpu(GpuCommand::Clear { gpu: gpu("titan01", 0), reason: String::new() });
     let refused = w.give(person("root"), clear).unwrap_err().to_string();
     assert!(refused.contains("uncordon its node first"), "{refused}");
     let known = w.fsm.node(&node("titan01")).unwrap();
     assert!(w.fsm.reboot_waits_for(known).is_empty(), "it may reboot all the same");
-    w.give(person("root"), Command::UncordonNode { node: node("titan01") }).unwrap();
+    w.give(person("root"), Command::Node(NodeCommand::Uncordon { node: node("titan01") })).unwrap();
     assert!(!ordered(&w));
     w.submit("ada", "a", plain(3)).unwrap();
     assert_eq!(w.schedule(), 0, "nobody knows yet how they are");

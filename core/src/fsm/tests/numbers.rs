@@ -1,7 +1,7 @@
 //! What cards are called while others come and go.
 
 use super::world::{World, agent, facts, gpu, node, person, plain, res};
-use crate::command::{Command, Report};
+use crate::command::{Command, GpuCommand, NodeCommand, Report, ReservationCommand};
 use crate::event::Event;
 use crate::gpu::Presence;
 use crate::name::GpuUuid;
@@ -30,7 +30,7 @@ fn boot(w: &mut World, there: &[(&str, u32)]) -> Result<Reply, Rejection> {
     w.now = w.now + Millis::minutes(5);
     let boot = format!("boot-{}", w.fsm.applied());
     let facts = Box::new(cards(there, &boot));
-    w.give(agent("titan01"), Command::RegisterNode { node: node("titan01"), facts })
+    w.give(agent("titan01"), Command::Node(NodeCommand::Register { node: node("titan01"), facts }))
 }
 
 /// `0=a 1=b`, with a `-` before those that are lost.
@@ -45,7 +45,7 @@ fn names(w: &World) -> String {
 
 fn forget(w: &mut World, card: &str, replace: bool) -> Result<Reply, Rejection> {
     let (gpu, reason) = (uuid(card), "broken".to_owned());
-    w.give(person("root"), Command::ForgetGpu { gpu, reason, replace })
+    w.give(person("root"), Command::Gpu(GpuCommand::Forget { gpu, reason, replace }))
 }
 
 fn why_not(w: &mut World, card: &str) -> String {
@@ -157,7 +157,8 @@ fn a_card_that_is_back_was_not_replaced() {
 fn what_is_there_or_held_is_not_forgotten() {
     let mut w = three();
     assert_eq!(why_not(&mut w, "a"), "titan01:0 cannot be forgotten: it is in its machine");
-    let command = Command::ForgetGpu { gpu: uuid("a"), reason: " ".to_owned(), replace: true };
+    let command =
+        Command::Gpu(GpuCommand::Forget { gpu: uuid("a"), reason: " ".to_owned(), replace: true });
     assert!(w.give(person("root"), command.clone()).unwrap_err().to_string().starts_with("reason"));
     assert!(matches!(w.give(person("ada"), command), Err(Rejection::Denied { .. })));
     let mut spec = plain(1);
@@ -190,7 +191,7 @@ fn reserve(w: &mut World, name: &str, card: Option<&str>, hours: u64) -> Result<
         with: Default::default(),
         adopts: false,
     };
-    w.give(person(owner), Command::CreateReservation(wish))
+    w.give(person(owner), Command::Reservation(ReservationCommand::Create(wish)))
 }
 
 #[test]
@@ -225,7 +226,7 @@ fn a_node_that_joins_with_two_cards_of_one_number_or_slot_is_refused() {
         let mut facts = cards(&THREE, "boot-1");
         change(&mut facts);
         let facts = Box::new(facts);
-        let command = Command::RegisterNode { node: node("titan01"), facts };
+        let command = Command::Node(NodeCommand::Register { node: node("titan01"), facts });
         w.give(agent("titan01"), command).map_err(|refusal| refusal.to_string())
     };
     let number = join(&mut w, |facts| facts.gpus[2].driver_index = Some(1)).unwrap_err();
@@ -308,14 +309,17 @@ fn the_names_of_a_removed_node_are_remembered_and_its_cards_welcome() {
     let before = w.fsm.now();
     w.pass(Millis::hours(1));
     let (node, reason) = (node("titan01"), "moved".to_owned());
-    let command = crate::access::AccessCommand::RemoveNode { node, reason };
+    let command = crate::command::AccessCommand::RemoveNode { node, reason };
     w.give(person("root"), Command::Access(command)).unwrap();
     assert_eq!(w.fsm.gpu_name_at(&uuid("b"), before).unwrap().to_string(), "titan01:1");
     let mut facts = cards(&THREE, "boot-9");
     facts.gpus[1].presence = Presence::Unknown;
     let facts = Box::new(facts);
-    w.give(agent("titan01"), Command::RegisterNode { node: super::world::node("titan01"), facts })
-        .unwrap();
+    w.give(
+        agent("titan01"),
+        Command::Node(NodeCommand::Register { node: super::world::node("titan01"), facts }),
+    )
+    .unwrap();
     assert_eq!(names(&w), "0=a 1=b 2=c");
 }
 

@@ -2,7 +2,7 @@
 
 use super::world::{World, bad, gpu, job, node, person, plain, training};
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, Report};
+use crate::command::{Command, NodeCommand, Report};
 use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::time::Millis;
@@ -11,7 +11,11 @@ const NO_MARKER: &str = "/ck is not the directory the earlier attempt saved in (
 
 fn drain(w: &mut World, deadline: Option<Millis>) {
     let deadline = deadline.map(|length| w.now + length);
-    let drain = Command::DrainNode { node: node("titan01"), reason: "disk".to_owned(), deadline };
+    let drain = Command::Node(NodeCommand::Drain {
+        node: node("titan01"),
+        reason: "disk".to_owned(),
+        deadline,
+    });
     w.give(person("root"), drain).unwrap();
 }
 
@@ -86,7 +90,7 @@ fn nobody_is_asked_about_what_saved_nothing_and_no_command_line_is_sent() {
     w.run("b", plain(1), "titan01", &[1]);
     drain(&mut w, None);
     assert!(asked(&w, "titan02").is_empty());
-    w.give(person("root"), Command::UncordonNode { node: node("titan01") }).unwrap();
+    w.give(person("root"), Command::Node(NodeCommand::Uncordon { node: node("titan01") })).unwrap();
     w.checkpoint(&a, 1, Millis::ZERO);
     drain(&mut w, None);
     let probes = w.fsm.desired(&node("titan02"), &[]).probes;

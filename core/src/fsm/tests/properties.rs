@@ -8,13 +8,15 @@ use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, res,
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::calendar::tests::places;
-use crate::command::{Command, Report};
-use crate::ending::{EndPolicy, EndingCommand, WindowUse};
+use crate::command::{
+    ClusterCommand, Command, EndingCommand, GpuCommand, JobCommand, NodeCommand, RebootCommand,
+    Report, ReservationCommand,
+};
+use crate::ending::{EndPolicy, WindowUse};
 use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::node::Liveness;
-use crate::reboot::RebootCommand;
 use crate::scheduler;
 use crate::state::Fsm;
 use crate::time::{Millis, Window};
@@ -191,13 +193,19 @@ fn take(w: &mut World, number: usize, step: &Step) {
         }
         Step::Release { which } => {
             if let Some(id) = pick(w.fsm.reservations().map(|r| r.id.clone()), *which) {
-                drop(w.give(person("root"), Command::ReleaseReservation { id }));
+                drop(w.give(
+                    person("root"),
+                    Command::Reservation(ReservationCommand::Release { id }),
+                ));
             }
         }
         Step::Extend { which, minutes } => {
             if let Some(id) = pick(w.fsm.reservations().map(|r| r.id.clone()), *which) {
                 let ends_at = w.now + Millis::minutes(*minutes);
-                drop(w.give(person("root"), Command::ExtendReservation { id, ends_at }));
+                drop(w.give(
+                    person("root"),
+                    Command::Reservation(ReservationCommand::Extend { id, ends_at }),
+                ));
             }
         }
         Step::AtEnd { which, policy, rule } => at_end(w, *which, EndPolicy::ALL[*policy], *rule),
@@ -220,7 +228,7 @@ fn take(w: &mut World, number: usize, step: &Step) {
         }
         Step::Cancel { which } => {
             if let Some(id) = pick(w.fsm.jobs().keys().cloned(), *which) {
-                drop(w.give(person("root"), Command::CancelJob { id }));
+                drop(w.give(person("root"), Command::Job(JobCommand::Cancel { id })));
             }
         }
         Step::Schedule => drop(w.schedule()),
@@ -268,25 +276,35 @@ fn take(w: &mut World, number: usize, step: &Step) {
                 false => drop(facts.gpus.remove(*slot)),
             }
             let facts = Box::new(facts);
-            drop(
-                w.give(agent(NODES[*on]), Command::RegisterNode { node: node(NODES[*on]), facts }),
-            );
+            drop(w.give(
+                agent(NODES[*on]),
+                Command::Node(NodeCommand::Register { node: node(NODES[*on]), facts }),
+            ));
         }
         Step::Forget { on, gpu, replace } => {
             let named = w.fsm.gpu_named(NODES[*on], *gpu).map(|gpu| gpu.uuid.clone());
             if let Some(gpu) = named {
                 let (reason, replace) = ("x".to_owned(), *replace);
-                drop(w.give(person("root"), Command::ForgetGpu { gpu, reason, replace }));
+                drop(w.give(
+                    person("root"),
+                    Command::Gpu(GpuCommand::Forget { gpu, reason, replace }),
+                ));
             }
         }
         Step::Drain { on } => {
             let deadline = Some(w.now + Millis::minutes(60));
-            let command =
-                Command::DrainNode { node: node(NODES[*on]), reason: "x".to_owned(), deadline };
+            let command = Command::Node(NodeCommand::Drain {
+                node: node(NODES[*on]),
+                reason: "x".to_owned(),
+                deadline,
+            });
             drop(w.give(person("root"), command));
         }
         Step::Uncordon { on } => {
-            drop(w.give(person("root"), Command::UncordonNode { node: node(NODES[*on]) }));
+            drop(w.give(
+                person("root"),
+                Command::Node(NodeCommand::Uncordon { node: node(NODES[*on]) }),
+            ));
         }
         Step::RebootWhenEmpty { on, cancel } => {
             let (node, reason) = (node(NODES[*on]), "x".to_owned());
@@ -299,14 +317,18 @@ fn take(w: &mut World, number: usize, step: &Step) {
         Step::Silent { on, unreachable } => {
             let liveness = if *unreachable { Liveness::Unreachable } else { Liveness::Ready };
             let silent_for = Millis::minutes(1);
-            let command = Command::SetLiveness { node: node(NODES[*on]), liveness, silent_for };
+            let command = Command::Node(NodeCommand::SetLiveness {
+                node: node(NODES[*on]),
+                liveness,
+                silent_for,
+            });
             drop(w.give(Actor::controller(), command));
         }
         Step::Answer { answers } => w.agents_answer = *answers,
         Step::Alone { which, opened, closed, older } => {
             alone(w, *which, [*opened, *closed], *older)
         }
-        Step::Thaw => drop(w.give(person("root"), Command::ThawEvictions)),
+        Step::Thaw => drop(w.give(person("root"), Command::Cluster(ClusterCommand::ThawEvictions))),
         Step::Pass { minutes } => w.pass(Millis::minutes(*minutes)),
     }
 }

@@ -3,9 +3,9 @@
 use super::world::{World, agent, node, person, res, training};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, Report};
+use crate::command::{Command, NodeCommand, RebootCommand, Report, ReservationCommand};
 use crate::event::Event;
-use crate::reboot::{DesiredReboot, RebootCommand};
+use crate::reboot::DesiredReboot;
 use crate::rejection::Rejection;
 use crate::time::Millis;
 
@@ -53,7 +53,8 @@ fn it_waits_for_jobs_people_and_proof_and_the_next_boot_opens_the_node_again() {
     w.checkpoint(&a, 1, Millis::secs(1));
     w.end(&a, AttemptEnd::Signaled { signal: 15 });
     assert_eq!(waits_for(&w), ["res-r"]);
-    w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r") }))
+        .unwrap();
     assert_eq!(waits_for(&w), ["GPUs that are not proven empty yet"]);
     w.release("titan01");
     let order = DesiredReboot { since: again.unwrap().since, boot_id: "boot-1".to_owned() };
@@ -68,8 +69,14 @@ fn it_waits_for_jobs_people_and_proof_and_the_next_boot_opens_the_node_again() {
 #[test]
 fn what_an_admin_closed_on_their_own_stays_closed() {
     let reason = || "mine".to_owned();
-    let cordon = || Command::CordonNode { node: node("titan01"), reason: reason() };
-    let drain = || Command::DrainNode { node: node("titan01"), reason: reason(), deadline: None };
+    let cordon = || Command::Node(NodeCommand::Cordon { node: node("titan01"), reason: reason() });
+    let drain = || {
+        Command::Node(NodeCommand::Drain {
+            node: node("titan01"),
+            reason: reason(),
+            deadline: None,
+        })
+    };
     // Before and after the wish.
     for (first, then, left) in [
         (Some(cordon()), None, (true, false)),
@@ -106,7 +113,7 @@ fn a_cancelled_one_is_not_ordered_and_its_jobs_stay() {
     cancel(&mut w);
     assert!(w.last.is_empty(), "twice is once");
     ask(&mut w, "");
-    w.give(person("root"), Command::UncordonNode { node: node("titan01") }).unwrap();
+    w.give(person("root"), Command::Node(NodeCommand::Uncordon { node: node("titan01") })).unwrap();
     assert!(w.last.contains(&said), "an open node never gets empty");
 }
 
@@ -175,7 +182,8 @@ fn what_an_agent_said_of_its_order_is_not_shown_while_it_has_none() {
     assert_eq!(problem(&w), Some(why.clone()));
     w.pass(Millis::hours(1));
     assert_eq!((waits_for(&w), problem(&w)), (vec!["res-r".to_owned()], None));
-    w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r") }))
+        .unwrap();
     w.release("titan01");
     assert_eq!((waits_for(&w), problem(&w)), (vec![], Some(why)));
 }

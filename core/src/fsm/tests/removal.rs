@@ -1,17 +1,16 @@
 //! Ended jobs are removed, and what fleet wrote beside their checkpoints.
 
 use super::world::{World, job, node, person, plain, training};
-use crate::access::AccessCommand;
 use crate::allocation::AttemptEnd;
 use crate::checkpoint::RestartFrom;
-use crate::command::{Command, Report};
+use crate::command::{AccessCommand, Command, JobCommand, Report};
 use crate::fsm::removal::FILES_STAY;
 use crate::job::{JobFiles, JobSpec};
 use crate::rejection::Rejection;
 use crate::time::Millis;
 
 fn remove(id: &str) -> Command {
-    Command::RemoveJob { id: job(id) }
+    Command::Job(JobCommand::Remove { id: job(id) })
 }
 
 fn ordered(w: &World, name: &str) -> Vec<String> {
@@ -62,7 +61,11 @@ fn one_with_checkpoints_goes_when_its_node_has_removed_the_files() {
     assert_eq!(w.said(), [said]);
     assert_eq!(ordered(&w, "titan01"), ["job-a"]);
     assert!(ordered(&w, "titan02").is_empty());
-    let restart = Command::RestartJob { id: job("a"), from: RestartFrom::Newest, time_limit: None };
+    let restart = Command::Job(JobCommand::Restart {
+        id: job("a"),
+        from: RestartFrom::Newest,
+        time_limit: None,
+    });
     let refused = w.give(person("ada"), restart);
     assert!(matches!(refused, Err(Rejection::NotRestartable { .. })), "{refused:?}");
     answered(&mut w, "titan02", "a", None);
@@ -80,7 +83,7 @@ fn the_files_go_thirty_days_after_the_end_and_a_restart_keeps_them() {
     ended(&mut w, "a", training());
     w.pass(Millis(FILES_STAY.0 - 1_000));
     assert!(ordered(&w, "titan01").is_empty());
-    let again = |from| Command::RestartJob { id: job("a"), from, time_limit: None };
+    let again = |from| Command::Job(JobCommand::Restart { id: job("a"), from, time_limit: None });
     w.give(person("ada"), again(RestartFrom::Newest)).unwrap();
     w.pass(Millis::days(1));
     assert!(ordered(&w, "titan01").is_empty(), "it waits or runs");

@@ -1,7 +1,7 @@
 //! Retries: the same request twice, with another body, by another user, too late.
 
 use super::world::{World, job, person, plain, user};
-use crate::command::{Command, RequestKey};
+use crate::command::{Command, JobCommand, RequestKey};
 use crate::job::SubmitJob;
 use crate::rejection::Rejection;
 use crate::state::requests::REQUESTS_KEPT_MAX;
@@ -10,7 +10,7 @@ use crate::time::Millis;
 fn submit(name: &str, owner: &str) -> Command {
     let wish =
         SubmitJob { id: job(name), owner: user(owner), spec: plain(1), marker: "m".to_owned() };
-    Command::SubmitJob(Box::new(wish))
+    Command::Job(JobCommand::Submit(Box::new(wish)))
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn when_there_are_too_many_the_first_ones_are_forgotten_and_never_carried_out_ag
         envelope.request = Some(key(number, made_at));
         w.apply(envelope).reply
     };
-    let noop = || Command::CancelJob { id: job("none") };
+    let noop = || Command::Job(JobCommand::Cancel { id: job("none") });
     let began = w.now;
     ask(&mut w, "ada", 0, began, submit("first", "ada")).unwrap();
     // Somebody's clock is nine minutes ahead, and nearly all requests are his.

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::world::{START, World, bad, facts, gpu, job, node, person, plain, res, user};
-use crate::access::AccessCommand;
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, CreateReservation, Report};
+use crate::command::{
+    AccessCommand, Command, CreateReservation, JobCommand, Report, ReservationCommand,
+};
 use crate::health::Severity;
 use crate::job::JobSpec;
 use crate::lease::LeaseHolder;
@@ -112,10 +113,11 @@ fn given_back_early_the_gpus_are_free_for_others() {
     let mut w = World::with(&["titan01"]);
     w.reserve("ada", "r", 4, Millis::ZERO, Millis::hours(8)).unwrap();
     assert!(matches!(
-        w.give(person("bob"), Command::ReleaseReservation { id: res("r") }),
+        w.give(person("bob"), Command::Reservation(ReservationCommand::Release { id: res("r") })),
         Err(Rejection::Denied { .. })
     ));
-    w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r") }))
+        .unwrap();
     w.release("titan01");
     assert!(w.fsm.hold(&gpu("titan01", 0)).is_none());
     w.reserve("bob", "s", 4, Millis::ZERO, Millis::hours(8)).unwrap();
@@ -126,8 +128,12 @@ fn an_extension_must_not_run_into_somebody_else() {
     let mut w = World::with(&["titan01"]);
     w.reserve("ada", "r", 4, Millis::ZERO, Millis::hours(8)).unwrap();
     w.reserve("bob", "s", 1, Millis::hours(10), Millis::hours(1)).unwrap();
-    let extend =
-        |hours| Command::ExtendReservation { id: res("r"), ends_at: START + Millis::hours(hours) };
+    let extend = |hours| {
+        Command::Reservation(ReservationCommand::Extend {
+            id: res("r"),
+            ends_at: START + Millis::hours(hours),
+        })
+    };
     w.give(person("ada"), extend(10)).unwrap();
     assert!(matches!(w.give(person("ada"), extend(11)), Err(Rejection::GpusHeld { .. })));
     assert_eq!(w.fsm.reservation(&res("r")).unwrap().window.ends_at, START + Millis::hours(10));
@@ -157,7 +163,7 @@ fn windows_that_make_no_sense_name_their_field() {
             with: Default::default(),
             adopts: false,
         };
-        match w.give(person("ada"), Command::CreateReservation(wish)) {
+        match w.give(person("ada"), Command::Reservation(ReservationCommand::Create(wish))) {
             Err(Rejection::InvalidField { field, .. }) => assert_eq!(field, wrong),
             other => panic!("{starts_at:?}..{ends_at:?}: {other:?}"),
         }
@@ -184,7 +190,8 @@ fn the_parents_proof_covers_its_children_whatever_the_order() {
     w.submit("ada", "a", JobSpec { reservation: Some(res("r")), ..plain(1) }).unwrap();
     w.schedule();
     let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
-    w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r") }))
+        .unwrap();
     let parent = w.fsm.leases().values().find(|l| l.parent.is_none()).unwrap().clone();
     let released = Report::Released { lease: parent.id.clone(), epoch: parent.epoch };
     w.report("titan01", released.clone()).unwrap();
@@ -200,10 +207,10 @@ fn what_is_refused_without_the_log_is_refused_by_it_too() {
     let mut w = World::with(&["titan01"]);
     w.reserve("ada", "r", 4, Millis::ZERO, Millis::hours(8)).unwrap();
     let commands = [
-        Command::ReleaseReservation { id: res("x") },
-        Command::ReleaseReservation { id: res("r") },
-        Command::ExtendReservation { id: res("r"), ends_at: START },
-        Command::CancelJob { id: job("x") },
+        Command::Reservation(ReservationCommand::Release { id: res("x") }),
+        Command::Reservation(ReservationCommand::Release { id: res("r") }),
+        Command::Reservation(ReservationCommand::Extend { id: res("r"), ends_at: START }),
+        Command::Job(JobCommand::Cancel { id: job("x") }),
     ];
     for command in commands {
         let envelope = w.envelope(person("bob"), command);
@@ -282,7 +289,9 @@ fn a_reservation_is_shared_with_people_who_are_known_while_their_accounts_are_op
         with: with.iter().map(|name| user(name)).collect(),
         adopts: false,
     };
-    let shared = |name: &str, with: &[&str]| Command::CreateReservation(wish(name, with));
+    let shared = |name: &str, with: &[&str]| {
+        Command::Reservation(ReservationCommand::Create(wish(name, with)))
+    };
     for with in [&["bob"][..], &["ada"]] {
         match w.give(person("ada"), shared("r", with)) {
             Err(Rejection::InvalidField { field, .. }) => assert_eq!(field, "with"),
@@ -339,8 +348,8 @@ fn work_that_runs_without_a_lease_is_taken_over_on_named_gpus_and_from_now_on() 
         adopts,
     };
     let named = std::slice::from_ref(&in_use);
-    let adopting = Command::CreateReservation(wish("r", named, start, true));
-    let plain = Command::CreateReservation(wish("r", named, start, false));
+    let adopting = Command::Reservation(ReservationCommand::Create(wish("r", named, start, true)));
+    let plain = Command::Reservation(ReservationCommand::Create(wish("r", named, start, false)));
     match w.give(person("ada"), plain) {
         Err(Rejection::GpusHeld { wanted, .. }) => {
             assert!(wanted.contains("titan01:2 is in use without a lease"), "{wanted}");
@@ -348,7 +357,8 @@ fn work_that_runs_without_a_lease_is_taken_over_on_named_gpus_and_from_now_on() 
         other => panic!("{other:?}"),
     }
     for (uuids, starts_at) in [(&[][..], start), (named, start + hour)] {
-        let later = Command::CreateReservation(wish("r", uuids, starts_at, true));
+        let later =
+            Command::Reservation(ReservationCommand::Create(wish("r", uuids, starts_at, true)));
         match w.give(person("ada"), later) {
             Err(Rejection::InvalidField { field, .. }) => assert_eq!(field, "adopts"),
             other => panic!("{other:?}"),
@@ -359,6 +369,6 @@ fn work_that_runs_without_a_lease_is_taken_over_on_named_gpus_and_from_now_on() 
     let made = w.fsm.reservation(&res("r")).unwrap();
     assert_eq!((&made.state, &made.gpus[..]), (&ReservationState::Active, named));
     // What somebody has is nobody's to take over.
-    let again = Command::CreateReservation(wish("r2", named, start, true));
+    let again = Command::Reservation(ReservationCommand::Create(wish("r2", named, start, true)));
     assert!(matches!(w.give(person("ada"), again), Err(Rejection::GpusHeld { .. })));
 }

@@ -8,7 +8,7 @@ use crate::allocation::AttemptEnd;
 use crate::checkpoint::{
     CheckpointId, Content, Passed, Presence, RestartFrom, Resumed, RetryOn, Rule, RuleChoice,
 };
-use crate::command::{Command, Report};
+use crate::command::{Command, JobCommand, NodeCommand, Report};
 use crate::desired::Order;
 use crate::fsm::validate;
 use crate::health::Severity;
@@ -159,13 +159,13 @@ fn where_nothing_is_left_the_owner_is_asked_and_nobody_waits_for_it() {
     w.submit("bob", "b", plain(4)).unwrap();
     assert_eq!(w.schedule(), 1, "it is in nobody's way");
     let from = RestartFrom::Scratch;
-    let restart = |from| Command::RestartJob { id: job("a"), from, time_limit: None };
+    let restart = |from| Command::Job(JobCommand::Restart { id: job("a"), from, time_limit: None });
     let stranger = w.give(person("eve"), restart(from));
     assert!(matches!(stranger, Err(Rejection::Denied { .. })));
     w.give(person("ada"), restart(from)).unwrap();
     let again = w.give(person("ada"), restart(from));
     assert!(matches!(again, Err(Rejection::NotRestartable { .. })), "{again:?}");
-    w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    w.give(person("ada"), Command::Job(JobCommand::Cancel { id: job("a") })).unwrap();
     assert_eq!(w.state_of("a"), "cancelled");
 }
 
@@ -187,10 +187,12 @@ fn one_that_asks_can_be_cancelled_and_one_with_only_torn_ones_asks_at_once() {
     let why = w.fsm.job(&job("a")).unwrap().question.clone().unwrap().why;
     assert!(why.ends_with("no usable checkpoint: checkpoint 1 is torn: cut"), "{why}");
     let newest = RestartFrom::Newest;
-    let refused =
-        w.give(person("ada"), Command::RestartJob { id: job("a"), from: newest, time_limit: None });
+    let refused = w.give(
+        person("ada"),
+        Command::Job(JobCommand::Restart { id: job("a"), from: newest, time_limit: None }),
+    );
     assert!(matches!(refused, Err(Rejection::NotRestartable { .. })), "{refused:?}");
-    w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    w.give(person("ada"), Command::Job(JobCommand::Cancel { id: job("a") })).unwrap();
     assert_eq!(w.state_of("a"), "cancelled");
 }
 
@@ -204,7 +206,8 @@ fn a_restart_begins_a_new_limit_and_a_new_budget() {
     assert_eq!(w.state_of("a"), "failed");
     let from = RestartFrom::Checkpoint(CheckpointId { attempt: 1, seq: 1 });
     let time_limit = Some(Millis::hours(2));
-    w.give(person("ada"), Command::RestartJob { id: job("a"), from, time_limit }).unwrap();
+    w.give(person("ada"), Command::Job(JobCommand::Restart { id: job("a"), from, time_limit }))
+        .unwrap();
     assert_eq!(w.said(), ["restarted by ada, from checkpoint 1"]);
     assert_eq!(w.schedule(), 1);
     assert_eq!(told(&w), ["/ck/1.pt"], "its owner's word goes before what is newest");
@@ -217,16 +220,21 @@ fn a_restart_begins_a_new_limit_and_a_new_budget() {
         (RestartFrom::Checkpoint(CheckpointId { attempt: 9, seq: 9 }), "it is running"),
     ] {
         let time_limit = None;
-        let refused = w.give(person("ada"), Command::RestartJob { id: job("a"), from, time_limit });
+        let refused = w.give(
+            person("ada"),
+            Command::Job(JobCommand::Restart { id: job("a"), from, time_limit }),
+        );
         let Err(Rejection::NotRestartable { why, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(why, problem);
     }
-    w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    w.give(person("ada"), Command::Job(JobCommand::Cancel { id: job("a") })).unwrap();
     w.end(&b, AttemptEnd::Signaled { signal: 15 });
     w.release("titan01");
     let from = RestartFrom::Checkpoint(CheckpointId { attempt: 9, seq: 9 });
-    let refused =
-        w.give(person("ada"), Command::RestartJob { id: job("a"), from, time_limit: None });
+    let refused = w.give(
+        person("ada"),
+        Command::Job(JobCommand::Restart { id: job("a"), from, time_limit: None }),
+    );
     let Err(Rejection::NotRestartable { why, .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(why, "it has no checkpoint 9-9");
 }
@@ -249,7 +257,7 @@ fn a_restart_from_what_is_gone_or_torn_says_which() {
     fail(&mut w, &a, 5);
     for (seq, problem) in [(1, "checkpoint 1 is gone"), (2, "checkpoint 2 is torn: cut")] {
         let from = RestartFrom::Checkpoint(CheckpointId { attempt: 1, seq });
-        let restart = Command::RestartJob { id: job("a"), from, time_limit: None };
+        let restart = Command::Job(JobCommand::Restart { id: job("a"), from, time_limit: None });
         let refused = w.give(person("ada"), restart);
         let Err(Rejection::NotRestartable { why, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(why, problem);
@@ -348,11 +356,11 @@ fn one_heard_late_is_listed_under_its_attempt_and_is_not_the_newest() {
         w.run("a", JobSpec { stop_after: Some(Millis::minutes(1)), ..training() }, "titan01", &[0]);
     w.checkpoint(&a, 1, Millis::ZERO);
     let saved_at = w.now;
-    let command = Command::SetLiveness {
+    let command = Command::Node(NodeCommand::SetLiveness {
         node: node("titan01"),
         liveness: Liveness::Unreachable,
         silent_for: Millis::minutes(1),
-    };
+    });
     w.give(Actor::controller(), command).unwrap();
     w.pass(Millis::minutes(1));
     let b = resume(&mut w);
@@ -439,7 +447,7 @@ fn failures_that_the_owner_names_are_tried_again_after_a_pause() {
     w.start(&b);
     fail(&mut w, &b, 75);
     assert_eq!(w.fsm.paused_until(&job("a")), Some(w.now + Millis::secs(20)));
-    w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    w.give(person("ada"), Command::Job(JobCommand::Cancel { id: job("a") })).unwrap();
     assert_eq!((w.state_of("a"), w.fsm.paused_until(&job("a"))), ("cancelled", None));
 }
 

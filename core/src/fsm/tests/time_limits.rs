@@ -3,7 +3,7 @@
 use super::world::{World, bad, gpu, job, node, person, plain, res};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
-use crate::command::Command;
+use crate::command::{Command, JobCommand, NodeCommand, ReservationCommand};
 use crate::desired::Order;
 use crate::event::Event;
 use crate::health::Severity;
@@ -16,7 +16,7 @@ use crate::time::Millis;
 use crate::view;
 
 fn set(w: &mut World, who: &str, name: &str, limit: Millis) -> Result<Reply, Rejection> {
-    w.give(person(who), Command::SetJobTimeLimit { id: job(name), time_limit: limit })
+    w.give(person(who), Command::Job(JobCommand::SetTimeLimit { id: job(name), time_limit: limit }))
 }
 
 fn refusal(answer: Result<Reply, Rejection>) -> String {
@@ -92,7 +92,8 @@ fn a_job_does_not_grow_into_what_is_promised_to_somebody_else() {
     let most = "at most 1h 59m: then a GPU of it is reserved for bea (res-b)";
     assert!(said.contains(most), "{said}");
     set(&mut w, "ada", "a", Millis::minutes(119)).unwrap();
-    w.give(person("bea"), Command::ReleaseReservation { id: res("b") }).unwrap();
+    w.give(person("bea"), Command::Reservation(ReservationCommand::Release { id: res("b") }))
+        .unwrap();
     set(&mut w, "ada", "a", Millis::hours(3)).unwrap();
 }
 
@@ -158,7 +159,8 @@ fn a_reservation_says_what_is_wrong_with_its_gpus() {
     assert!(will.ends_with("; fleet replaces it at the start if another GPU is free"), "{will}");
     w.conditions("titan01", (0..4).map(|n| bad("titan01", n, Severity::Fatal)).collect());
     assert!(told(&w, "r").unwrap().contains(", and 1 more; "));
-    w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r") }))
+        .unwrap();
     assert_eq!(told(&w, "r"), None, "it is being emptied");
 }
 
@@ -190,7 +192,8 @@ fn who_waits_for_a_reservation_that_is_cancelled_is_over_with_it() {
     let mut w = World::with(&["titan01"]);
     w.reserve("ada", "r", 1, Millis::days(3), Millis::hours(1)).unwrap();
     w.submit("ada", "a", within("r")).unwrap();
-    w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r") }))
+        .unwrap();
     assert_eq!(outcome(&w, "a").0, "timed_out");
 }
 
@@ -248,7 +251,8 @@ fn silent_after(minutes: u64) -> World {
     w.run("a", JobSpec { restarts: 1, stop_after, ..plain(1) }, "titan01", &[0]);
     w.pass(Millis::minutes(minutes));
     let (liveness, silent_for) = (Liveness::Unreachable, Millis::minutes(1));
-    let silent = Command::SetLiveness { node: node("titan01"), liveness, silent_for };
+    let silent =
+        Command::Node(NodeCommand::SetLiveness { node: node("titan01"), liveness, silent_for });
     w.give(Actor::controller(), silent).unwrap();
     w.pass(Millis::hours(3));
     w

@@ -1,11 +1,13 @@
 //! Windows in agents' hands: handed out ahead, changed only with their word, settled by what they did alone.
 
 use super::world::{START, World, bad, facts, gpu, job, node, person, plain, res, user};
-use crate::access::AccessCommand;
 use crate::actor::Actor;
 use crate::allocation::{AttemptEnd, StopWhy};
 use crate::calendar;
-use crate::command::{Command, CreateReservation, Report};
+use crate::command::{
+    AccessCommand, ClusterCommand, Command, CreateReservation, GpuCommand, NodeCommand, Report,
+    ReservationCommand,
+};
 use crate::ending::EndPolicy;
 use crate::health::Severity;
 use crate::id::ReservationId;
@@ -70,7 +72,7 @@ fn answers(w: &mut World, on: &str, told: &DesiredWindow, did: [Option<Timestamp
 
 fn silent(w: &mut World, on: &str) {
     let (liveness, silent_for) = (Liveness::Unreachable, Millis::minutes(5));
-    let command = Command::SetLiveness { node: node(on), liveness, silent_for };
+    let command = Command::Node(NodeCommand::SetLiveness { node: node(on), liveness, silent_for });
     w.give(Actor::controller(), command).unwrap();
 }
 
@@ -106,7 +108,8 @@ fn no_agent_is_handed_more_than_it_holds_and_the_next_follow_when_some_are_over(
     let last = format!("r{WINDOWS_PER_NODE_MAX}");
     assert_eq!(told(&w, "titan01", &last), None);
     assert_eq!(w.fsm.desired(&node("titan01"), &[]).windows.len(), WINDOWS_PER_NODE_MAX);
-    w.give(person("ada"), Command::ReleaseReservation { id: res("r7") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r7") }))
+        .unwrap();
     w.pass(Millis::secs(1));
     assert!(told(&w, "titan01", &last).is_some());
 }
@@ -117,7 +120,7 @@ fn a_cancelled_window_counts_as_given_until_its_agent_confirms() {
     w.reserve("ada", "r", 4, Millis::hours(1), Millis::hours(2)).unwrap();
     let window = r(&w, "r").window;
     w.agents_answer = false;
-    let release = || Command::ReleaseReservation { id: res("r") };
+    let release = || Command::Reservation(ReservationCommand::Release { id: res("r") });
     w.give(person("ada"), release()).unwrap();
     assert!(w.said().iter().any(|s| s.contains("counts as given")), "{:?}", w.said());
     w.give(person("ada"), release()).unwrap();
@@ -128,7 +131,10 @@ fn a_cancelled_window_counts_as_given_until_its_agent_confirms() {
     );
     let refused = w.reserve("bob", "s", 1, Millis::hours(1), Millis::hours(1));
     assert!(matches!(refused, Err(Rejection::GpusHeld { .. })));
-    let extended = Command::ExtendReservation { id: res("r"), ends_at: START + Millis::hours(9) };
+    let extended = Command::Reservation(ReservationCommand::Extend {
+        id: res("r"),
+        ends_at: START + Millis::hours(9),
+    });
     assert!(matches!(w.give(person("ada"), extended), Err(Rejection::AlreadyEnded { .. })));
     w.submit("bob", "b", JobSpec { time_limit: Millis::hours(2), ..plain(1) }).unwrap();
     assert_eq!(w.schedule(), 0, "it would run into the window");
@@ -153,7 +159,11 @@ fn a_shortened_window_is_others_only_once_its_agent_confirms() {
     w.reserve("ada", "r", 4, Millis::ZERO, Millis::hours(8)).unwrap();
     w.agents_answer = false;
     let ends_at = START + Millis::hours(4);
-    w.give(person("ada"), Command::ExtendReservation { id: res("r"), ends_at }).unwrap();
+    w.give(
+        person("ada"),
+        Command::Reservation(ReservationCommand::Extend { id: res("r"), ends_at }),
+    )
+    .unwrap();
     assert_eq!(busy(&w, "titan01")[0].ends_at, START + Millis::hours(8));
     let refused = w.reserve("bob", "s", 1, Millis::hours(5), Millis::hours(1));
     assert!(matches!(refused, Err(Rejection::GpusHeld { .. })));
@@ -169,7 +179,8 @@ fn given_back_on_a_silent_node_it_is_still_the_nodes_until_its_end() {
     w.reserve("ada", "r", 4, Millis::ZERO, Millis::hours(8)).unwrap();
     w.agents_answer = false;
     silent(&mut w, "titan01");
-    w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r") }))
+        .unwrap();
     assert_eq!(r(&w, "r").state, ReservationState::Ending);
     assert_eq!(busy(&w, "titan01")[0].ends_at, START + Millis::hours(8));
     let refused = w.reserve("bob", "s", 1, Millis::hours(5), Millis::hours(1));
@@ -188,7 +199,8 @@ fn nothing_new_is_put_into_the_hands_of_a_silent_agent() {
     silent(&mut w, "titan01");
     w.reserve("ada", "r", 1, Millis::hours(2), Millis::hours(1)).unwrap();
     assert_eq!(r(&w, "r").handed_out, None);
-    w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r") }))
+        .unwrap();
     assert_eq!(r(&w, "r").state, ReservationState::Cancelled, "nobody has it: nobody is asked");
     w.reserve("ada", "s", 1, Millis::hours(2), Millis::hours(1)).unwrap();
     w.boot("titan01", "boot-1").unwrap();
@@ -412,18 +424,24 @@ fn after_a_restore_the_agents_word_counts() {
     w.reserve("ada", "gone", 1, Millis::hours(3), Millis::hours(1)).unwrap();
     let (backup, index) = (w.fsm.clone(), w.index);
     let ends_at = START + Millis::hours(6);
-    w.give(person("ada"), Command::ExtendReservation { id: res("longer"), ends_at }).unwrap();
+    w.give(
+        person("ada"),
+        Command::Reservation(ReservationCommand::Extend { id: res("longer"), ends_at }),
+    )
+    .unwrap();
     let withdrawn =
         |w: &World| DesiredWindow { withdrawn: true, ..told(w, "titan01", "gone").unwrap() };
     w.agents_answer = false;
-    w.give(person("ada"), Command::ReleaseReservation { id: res("gone") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("gone") }))
+        .unwrap();
     let gone = withdrawn(&w);
     w.reserve("bob", "new", 2, Millis::hours(3), Millis::hours(1)).unwrap();
     let (longer, new) =
         (told(&w, "titan01", "longer").unwrap(), told(&w, "titan01", "new").unwrap());
     (w.fsm, w.index) = (backup, index);
     let cluster = crate::id::ClusterId::parse("fleet-test").unwrap();
-    w.give(Actor::controller(), Command::InitCluster { cluster, incarnation: 2 }).unwrap();
+    w.give(Actor::controller(), Command::Cluster(ClusterCommand::Init { cluster, incarnation: 2 }))
+        .unwrap();
     for told in [longer, gone, new] {
         answers(&mut w, "titan01", &told, [None; 2]);
     }
@@ -443,7 +461,8 @@ fn restored(w: &mut World, backup: (Fsm, u64)) {
 fn restored_as(w: &mut World, backup: (Fsm, u64), incarnation: u64) {
     (w.fsm, w.index) = backup;
     let cluster = crate::id::ClusterId::parse("fleet-test").unwrap();
-    w.give(Actor::controller(), Command::InitCluster { cluster, incarnation }).unwrap();
+    w.give(Actor::controller(), Command::Cluster(ClusterCommand::Init { cluster, incarnation }))
+        .unwrap();
     w.agents_answer = false;
 }
 
@@ -462,9 +481,14 @@ fn what_was_handed_out_after_the_backup_is_asked_for_before_it_is_handed_out_aga
     let backup = (w.fsm.clone(), w.index);
     w.pass(Millis::hours(2));
     let ends_at = START + ahead + Millis::hours(3);
-    w.give(person("ada"), Command::ExtendReservation { id: res("longer"), ends_at }).unwrap();
+    w.give(
+        person("ada"),
+        Command::Reservation(ReservationCommand::Extend { id: res("longer"), ends_at }),
+    )
+    .unwrap();
     w.agents_answer = false;
-    w.give(person("ada"), Command::ReleaseReservation { id: res("gone") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("gone") }))
+        .unwrap();
     let held = ["longer", "gone"].map(|name| told(&w, "titan01", name).unwrap());
     restored(&mut w, backup);
     w.pass(Millis::ZERO);
@@ -494,7 +518,7 @@ fn what_was_moved_after_the_backup_is_where_its_newest_order_is() {
             with: Default::default(),
             adopts: false,
         };
-        w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
+        w.give(person("ada"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
         let first = r(&w, "r").clone();
         let (old, window) = (r(&w, "r").node.to_string(), r(&w, "r").window);
         let backup = (w.fsm.clone(), w.index);
@@ -599,10 +623,15 @@ fn a_machine_that_is_vouched_to_be_off_opens_nothing() {
     w.reserve("ada", "r", 4, Millis::hours(1), Millis::hours(2)).unwrap();
     w.agents_answer = false;
     silent(&mut w, "titan01");
-    w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r") }))
+        .unwrap();
     assert!(r(&w, "r").is_unconfirmed());
     let reason = "scrapped".to_owned();
-    w.give(person("root"), Command::DeclareGpuFree { gpu: gpu("titan01", 0), reason }).unwrap();
+    w.give(
+        person("root"),
+        Command::Gpu(GpuCommand::DeclareFree { gpu: gpu("titan01", 0), reason }),
+    )
+    .unwrap();
     assert_eq!(r(&w, "r").state, ReservationState::Cancelled);
 }
 
@@ -611,10 +640,10 @@ fn a_reboot_leaves_windows_in_hand() {
     let mut w = World::with(&["titan01"]);
     w.reserve("ada", "r", 4, Millis::ZERO, Millis::hours(2)).unwrap();
     let before = told(&w, "titan01", "r");
-    let command = Command::RegisterNode {
+    let command = Command::Node(NodeCommand::Register {
         node: node("titan01"),
         facts: Box::new(facts("titan01", 4, "boot-2")),
-    };
+    });
     w.give(super::world::agent("titan01"), command).unwrap();
     assert_eq!(told(&w, "titan01", "r"), before);
     let id: ReservationId = res("r");

@@ -5,7 +5,8 @@ use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::{AttemptEnd, EndReport};
 use crate::checkpoint::{Content, Facts};
 use crate::command::{
-    Command, CreateReservation, ENVELOPE_VERSION, Envelope, Placement, Report, RequestKey,
+    ClusterCommand, Command, CreateReservation, ENVELOPE_VERSION, Envelope, JobCommand,
+    NodeCommand, Placement, Report, RequestKey, ReservationCommand,
 };
 use crate::event::Event;
 use crate::fsm::{Fsm, Outcome};
@@ -191,7 +192,12 @@ impl World {
         let (log, last, heard) = (Vec::new(), Vec::new(), Vec::new());
         let mut world = World { fsm, index: 0, now: START, log, last, heard, agents_answer: true };
         let cluster = ClusterId::parse("fleet-test").unwrap();
-        world.give(Actor::controller(), Command::InitCluster { cluster, incarnation: 1 }).unwrap();
+        world
+            .give(
+                Actor::controller(),
+                Command::Cluster(ClusterCommand::Init { cluster, incarnation: 1 }),
+            )
+            .unwrap();
         for name in nodes {
             world.boot(name, "boot-1").unwrap();
         }
@@ -200,7 +206,7 @@ impl World {
 
     pub(super) fn boot(&mut self, name: &str, boot: &str) -> Result<Reply, Rejection> {
         let facts = Box::new(facts(name, 4, boot));
-        self.give(agent(name), Command::RegisterNode { node: node(name), facts })
+        self.give(agent(name), Command::Node(NodeCommand::Register { node: node(name), facts }))
     }
 
     pub(super) fn apply(&mut self, envelope: Envelope) -> Outcome {
@@ -209,7 +215,8 @@ impl World {
         while self.agents_answer
             && let Some((name, report)) = window_answers(&self.fsm).into_iter().next()
         {
-            let command = Command::ReportNode { node: name.clone(), reports: vec![report] };
+            let command =
+                Command::Node(NodeCommand::Report { node: name.clone(), reports: vec![report] });
             let envelope = self.envelope(agent(name.as_str()), command);
             self.apply_alone(envelope).reply.unwrap();
             said.append(&mut self.last);
@@ -256,7 +263,7 @@ impl World {
     /// Lets time pass and everything that is due happen.
     pub(super) fn pass(&mut self, length: Millis) {
         self.now = self.now + length;
-        self.give(Actor::controller(), Command::AdvanceTime).unwrap();
+        self.give(Actor::controller(), Command::Cluster(ClusterCommand::AdvanceTime)).unwrap();
     }
 
     pub(super) fn submit(
@@ -266,7 +273,7 @@ impl World {
         spec: JobSpec,
     ) -> Result<Reply, Rejection> {
         let wish = SubmitJob { id: job(name), owner: user(who), spec, marker: "m".to_owned() };
-        self.give(person(who), Command::SubmitJob(Box::new(wish)))
+        self.give(person(who), Command::Job(JobCommand::Submit(Box::new(wish))))
     }
 
     /// Places the job on these GPUs of a node, whatever the scheduler would choose.
@@ -283,7 +290,7 @@ impl World {
             cpu_millis: 100,
             memory_bytes: 1 << 30,
         };
-        let command = Command::PlaceJobs { placements: vec![placement] };
+        let command = Command::Job(JobCommand::Place { placements: vec![placement] });
         match self.give(Actor::controller(), command).unwrap() {
             Reply::Placed { mut results } => results.remove(0),
             other => panic!("{other:?}"),
@@ -295,13 +302,16 @@ impl World {
         let placements = scheduler::placements(&self.fsm);
         let count = placements.len();
         if count > 0 {
-            self.give(Actor::controller(), Command::PlaceJobs { placements }).unwrap();
+            self.give(Actor::controller(), Command::Job(JobCommand::Place { placements })).unwrap();
         }
         count
     }
 
     pub(super) fn report(&mut self, on: &str, report: Report) -> Result<Reply, Rejection> {
-        self.give(agent(on), Command::ReportNode { node: node(on), reports: vec![report] })
+        self.give(
+            agent(on),
+            Command::Node(NodeCommand::Report { node: node(on), reports: vec![report] }),
+        )
     }
 
     /// Submits a job, places it and lets it run.
@@ -405,7 +415,7 @@ impl World {
             with: Default::default(),
             adopts: false,
         };
-        self.give(actor, Command::CreateReservation(wish))
+        self.give(actor, Command::Reservation(ReservationCommand::Create(wish)))
     }
 
     /// The sentences of the last command's events.

@@ -111,7 +111,9 @@ fn two_lines_for_one_gpu_are_not_both_good() {
     let line = plan(&story.fsm).placements.remove(0);
     let mut twin = line.clone();
     twin.job = crate::id::JobId::parse("job-b").unwrap();
-    let reply = story.controller(crate::Command::PlaceJobs { placements: vec![line, twin] });
+    let reply = story.controller(crate::Command::Job(crate::command::JobCommand::Place {
+        placements: vec![line, twin],
+    }));
     let Ok(crate::Reply::Placed { results }) = reply else { panic!("{reply:?}") };
     assert!(results[0].is_ok());
     let refused = results[1].as_ref().unwrap_err().to_string();

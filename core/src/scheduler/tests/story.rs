@@ -8,7 +8,10 @@ use std::fmt::Write as _;
 use crate::Fsm;
 use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::{AttemptEnd, EndReport};
-use crate::command::{Command, CreateReservation, Envelope, Placement, Report};
+use crate::command::{
+    ClusterCommand, Command, CreateReservation, Envelope, JobCommand, NodeCommand, Placement,
+    Report, ReservationCommand,
+};
 use crate::fsm::tests::windows::window_answers;
 use crate::gpu::{Architecture, Gpu, GpuLink, LinkLevel, Presence};
 use crate::health::{Condition, ConditionStatus, Severity, Subject};
@@ -178,7 +181,9 @@ impl Story {
     pub(crate) fn new() -> Self {
         let mut story = Self { fsm: Fsm::new(), now: BEGINNING, index: 0 };
         let cluster = ClusterId::parse("fleet-test").unwrap();
-        story.controller(Command::InitCluster { cluster, incarnation: 1 }).unwrap();
+        story
+            .controller(Command::Cluster(ClusterCommand::Init { cluster, incarnation: 1 }))
+            .unwrap();
         story
     }
 
@@ -228,13 +233,16 @@ impl Story {
     }
 
     fn report(&mut self, node: &NodeName, report: Report) {
-        self.node(node, Command::ReportNode { node: node.clone(), reports: vec![report] });
+        self.node(
+            node,
+            Command::Node(NodeCommand::Report { node: node.clone(), reports: vec![report] }),
+        );
     }
 
     pub(crate) fn join(&mut self, name: &str, words: &[&str]) {
         let node = NodeName::parse(name).unwrap();
         let facts = Box::new(facts(name, words));
-        self.node(&node.clone(), Command::RegisterNode { node, facts });
+        self.node(&node.clone(), Command::Node(NodeCommand::Register { node, facts }));
     }
 
     /// Changes what the node says of one of its GPUs, `titan01:0`.
@@ -277,7 +285,7 @@ impl Story {
         gpus: GpuRequest,
         window: Window,
     ) -> Result<Reply, Rejection> {
-        self.admin(Command::CreateReservation(CreateReservation {
+        self.admin(Command::Reservation(ReservationCommand::Create(CreateReservation {
             id: ReservationId::parse(id).unwrap(),
             owner: UserName::parse(owner).unwrap(),
             project: ProjectName::default_project(),
@@ -287,7 +295,7 @@ impl Story {
             at_end: None,
             with: Default::default(),
             adopts: false,
-        }))
+        })))
     }
 
     pub(crate) fn submit(
@@ -296,12 +304,12 @@ impl Story {
         owner: &str,
         spec: JobSpec,
     ) -> Result<Reply, Rejection> {
-        self.admin(Command::SubmitJob(Box::new(SubmitJob {
+        self.admin(Command::Job(JobCommand::Submit(Box::new(SubmitJob {
             id: JobId::parse(id).unwrap(),
             owner: UserName::parse(owner).unwrap(),
             spec,
             marker: "m".to_owned(),
-        })))
+        }))))
     }
 
     fn run(&mut self, words: &[&str]) -> Result<Reply, Rejection> {
@@ -397,7 +405,7 @@ impl Story {
         let plan = scheduler::plan(&self.fsm);
         let placements = scheduler::placements(&self.fsm);
         assert_eq!(placements, plan.placements, "the plan without reasons");
-        match self.controller(Command::PlaceJobs { placements }) {
+        match self.controller(Command::Job(JobCommand::Place { placements })) {
             Ok(Reply::Placed { results }) => {
                 for (line, result) in plan.placements.iter().zip(results) {
                     result.unwrap_or_else(|e| panic!("{}: {e}", self.placement(line)));
@@ -445,16 +453,17 @@ impl Story {
             }
             ["extend", id, to] => {
                 let (id, ends_at) = (ReservationId::parse(id).unwrap(), at(to));
-                let reply = self.admin(Command::ExtendReservation { id, ends_at });
+                let reply =
+                    self.admin(Command::Reservation(ReservationCommand::Extend { id, ends_at }));
                 self.say("extend", reply, out);
             }
             ["release", id] => {
                 let id = ReservationId::parse(id).unwrap();
-                self.admin(Command::ReleaseReservation { id }).unwrap();
+                self.admin(Command::Reservation(ReservationCommand::Release { id })).unwrap();
             }
             ["cancel", id] => {
                 let id = JobId::parse(id).unwrap();
-                self.admin(Command::CancelJob { id }).unwrap();
+                self.admin(Command::Job(JobCommand::Cancel { id })).unwrap();
             }
             ["state", id] => {
                 let r = self.fsm.reservation(&ReservationId::parse(id).unwrap()).unwrap();
@@ -472,7 +481,7 @@ impl Story {
             }
             ["at", time] => {
                 self.now = at(time);
-                self.controller(Command::AdvanceTime).unwrap();
+                self.controller(Command::Cluster(ClusterCommand::AdvanceTime)).unwrap();
             }
             // Time has passed, and the leader has not looked yet.
             ["clock", time] => self.now = at(time),
@@ -537,24 +546,33 @@ impl Story {
         match words {
             ["cordon", node, why @ ..] => {
                 let (node, reason) = (named(node), why.join(" "));
-                self.admin(Command::CordonNode { node, reason }).unwrap();
+                self.admin(Command::Node(NodeCommand::Cordon { node, reason })).unwrap();
             }
             ["uncordon", node] => {
-                self.admin(Command::UncordonNode { node: named(node) }).unwrap();
+                self.admin(Command::Node(NodeCommand::Uncordon { node: named(node) })).unwrap();
             }
             ["drain", node] => {
                 let (node, reason) = (named(node), "repair".to_owned());
-                self.admin(Command::DrainNode { node, reason, deadline: None }).unwrap();
+                self.admin(Command::Node(NodeCommand::Drain { node, reason, deadline: None }))
+                    .unwrap();
             }
             ["without-gpus", percent] => {
                 let without_gpus_percent = Some(percent.parse().unwrap());
-                let command = Command::SetJobDefaults { stop_after: None, without_gpus_percent };
+                let command = Command::Job(JobCommand::SetDefaults {
+                    stop_after: None,
+                    without_gpus_percent,
+                });
                 self.admin(command).unwrap();
             }
             ["silent", node] => {
                 let (liveness, silent_for) = (Liveness::Unreachable, Millis::minutes(5));
                 let node = named(node);
-                self.controller(Command::SetLiveness { node, liveness, silent_for }).unwrap();
+                self.controller(Command::Node(NodeCommand::SetLiveness {
+                    node,
+                    liveness,
+                    silent_for,
+                }))
+                .unwrap();
             }
             ["lost", gpu] => self.change_gpu(gpu, |gpu| gpu.presence = Presence::Lost),
             ["unknown", gpu] => self.change_gpu(gpu, |gpu| gpu.presence = Presence::Unknown),

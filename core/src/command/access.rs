@@ -1,0 +1,68 @@
+//! Commands about who may come in: certificates and accounts.
+
+use serde::{Deserialize, Serialize};
+
+use crate::access::{CertificateHolder, Login, Vouching};
+use crate::name::{NodeName, UserName};
+use crate::time::Timestamp;
+
+/// What is decided or recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AccessCommand {
+    /// A certificate is about to be given out. It is not when this is refused.
+    RecordCertificate {
+        serial: String,
+        holder: CertificateHolder,
+        not_after: Timestamp,
+        via: Option<NodeName>,
+        authority: String,
+    },
+    /// All certificates of a node, and those it vouched for, are refused from now on.
+    RevokeNode {
+        node: NodeName,
+        reason: String,
+    },
+    /// The node leaves the fleet.
+    RemoveNode {
+        node: NodeName,
+        reason: String,
+    },
+    /// All certificates of a user are refused from now on; the user can get new ones.
+    RevokeUser {
+        user: UserName,
+        reason: String,
+    },
+    SetVouching {
+        node: NodeName,
+        vouching: Vouching,
+    },
+    DisableUser {
+        user: UserName,
+        reason: String,
+        /// Who gets the reservations that have not begun; cancelled without.
+        transfer_to: Option<UserName>,
+    },
+    EnableUser {
+        user: UserName,
+    },
+    RecordLogins {
+        logins: Vec<Login>,
+    },
+}
+
+impl AccessCommand {
+    /// See [`Command::name`](super::Command::name).
+    pub fn name(&self) -> &'static str {
+        match self {
+            AccessCommand::RecordCertificate { .. } => "record_certificate",
+            AccessCommand::RevokeNode { .. } => "revoke_node",
+            AccessCommand::RemoveNode { .. } => "remove_node",
+            AccessCommand::RevokeUser { .. } => "revoke_user",
+            AccessCommand::SetVouching { .. } => "set_vouching",
+            AccessCommand::DisableUser { .. } => "disable_user",
+            AccessCommand::EnableUser { .. } => "enable_user",
+            AccessCommand::RecordLogins { .. } => "record_logins",
+        }
+    }
+}

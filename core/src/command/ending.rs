@@ -1,0 +1,27 @@
+//! Commands about how windows end.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ending::EndPolicy;
+use crate::id::ReservationId;
+use crate::time::Millis;
+
+/// Commands about how windows end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndingCommand {
+    /// What is not said stays.
+    SetRules { at_end: Option<EndPolicy>, no_show: Option<Millis>, grace: Option<Millis> },
+    /// Of one reservation.
+    SetAtEnd { id: ReservationId, at_end: EndPolicy },
+}
+
+impl EndingCommand {
+    /// See [`Command::name`](super::Command::name).
+    pub fn name(&self) -> &'static str {
+        match self {
+            EndingCommand::SetRules { .. } => "set_reservation_rules",
+            EndingCommand::SetAtEnd { .. } => "set_reservation_at_end",
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Commands about reservations.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ending::EndPolicy;
+use crate::id::{ImportId, ReservationId};
+use crate::name::{ProjectName, UserName};
+use crate::reservation::GpuRequest;
+use crate::time::{Timestamp, Window};
+
+/// A promise of GPUs for a window.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateReservation {
+    pub id: ReservationId,
+    /// Who gets it; only an admin may name somebody else than themselves.
+    pub owner: UserName,
+    pub project: ProjectName,
+    pub gpus: GpuRequest,
+    pub window: Window,
+    pub note: String,
+    /// The fleet's rule where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_end: Option<EndPolicy>,
+    /// Who else may use the GPUs.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub with: BTreeSet<UserName>,
+    /// The GPUs it names are used without a lease by nobody but those who get it, as the leader saw: that is no
+    /// obstacle.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopts: bool,
+}
+
+impl CreateReservation {
+    /// Everybody who may use its GPUs without a job.
+    pub fn users(&self) -> impl Iterator<Item = &UserName> {
+        std::iter::once(&self.owner).chain(&self.with)
+    }
+}
+
+/// About reservations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReservationCommand {
+    Create(CreateReservation),
+    /// A spreadsheet's lines: all of them, or none.
+    Import {
+        reservations: Vec<CreateReservation>,
+        /// Under this id it can be undone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        import: Option<ImportId>,
+    },
+    /// Releases what an import made.
+    UndoImport {
+        id: ImportId,
+    },
+    Extend {
+        id: ReservationId,
+        ends_at: Timestamp,
+    },
+    Release {
+        id: ReservationId,
+    },
+}
+
+impl ReservationCommand {
+    /// See [`Command::name`](super::Command::name).
+    pub fn name(&self) -> &'static str {
+        match self {
+            ReservationCommand::Create(_) => "create_reservation",
+            ReservationCommand::Import { .. } => "import_reservations",
+            ReservationCommand::UndoImport { .. } => "undo_import",
+            ReservationCommand::Extend { .. } => "extend_reservation",
+            ReservationCommand::Release { .. } => "release_reservation",
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Commands about who may come in: certificates and accounts.
+
+use super::{Act, Rule, admin, controller, denied, owner_or_admin};
+use crate::access::CertificateHolder;
+use crate::actor::{Actor, AuthMethod, Who};
+use crate::command::AccessCommand;
+use crate::fsm::access::Record;
+use crate::fsm::{Fsm, Turn};
+use crate::name::NodeName;
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+
+impl Act for AccessCommand {
+    fn who_may(&self, _fsm: &Fsm, actor: &Actor) -> Result<Rule, Rejection> {
+        match self {
+            AccessCommand::RecordCertificate { holder, via, .. } => {
+                may_have(actor, holder, via.as_ref())
+            }
+            AccessCommand::RevokeUser { user, .. } => owner_or_admin(actor, Some(user)),
+            AccessCommand::RevokeNode { .. }
+            | AccessCommand::RemoveNode { .. }
+            | AccessCommand::SetVouching { .. }
+            | AccessCommand::DisableUser { .. }
+            | AccessCommand::EnableUser { .. } => admin(actor),
+            AccessCommand::RecordLogins { .. } => controller(actor),
+        }
+    }
+
+    fn check(&self, fsm: &Fsm, actor: &Actor) -> Result<(), Rejection> {
+        match self {
+            AccessCommand::RecordCertificate { serial, holder, not_after, via, authority } => {
+                let record = Record::of(serial, holder, *not_after, via.as_ref(), authority);
+                fsm.check_certificate(actor, &record)
+            }
+            AccessCommand::RevokeNode { .. }
+            | AccessCommand::RemoveNode { .. }
+            | AccessCommand::RevokeUser { .. }
+            | AccessCommand::SetVouching { .. }
+            | AccessCommand::DisableUser { .. }
+            | AccessCommand::EnableUser { .. }
+            | AccessCommand::RecordLogins { .. } => Ok(()),
+        }
+    }
+
+    fn may_change_the_plan(&self) -> bool {
+        match self {
+            AccessCommand::RemoveNode { .. }
+            | AccessCommand::DisableUser { .. }
+            | AccessCommand::EnableUser { .. } => true,
+            AccessCommand::RecordCertificate { .. }
+            | AccessCommand::RevokeNode { .. }
+            | AccessCommand::RevokeUser { .. }
+            | AccessCommand::SetVouching { .. }
+            | AccessCommand::RecordLogins { .. } => false,
+        }
+    }
+
+    fn act(&self, fsm: &mut Fsm, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
+        match self {
+            AccessCommand::RecordCertificate { serial, holder, not_after, via, authority } => {
+                let record = Record::of(serial, holder, *not_after, via.as_ref(), authority);
+                fsm.record_certificate(turn, &record)
+            }
+            AccessCommand::RevokeNode { node, reason } => fsm.revoke_node(turn, node, reason),
+            AccessCommand::RemoveNode { node, reason } => fsm.remove_node(turn, node, reason),
+            AccessCommand::RevokeUser { user, reason } => fsm.revoke_user(turn, user, reason),
+            AccessCommand::SetVouching { node, vouching } => {
+                fsm.set_vouching(turn, node, *vouching)
+            }
+            AccessCommand::DisableUser { user, reason, transfer_to } => {
+                fsm.disable_user(turn, user, reason, transfer_to.as_ref())
+            }
+            AccessCommand::EnableUser { user } => fsm.enable_user(turn, user),
+            AccessCommand::RecordLogins { logins } => fsm.record_logins(turn, logins),
+        }
+    }
+}
+
+/// A certificate for oneself, or as a node for one of its users. A user's certificate does not give
+/// another one: it would never run out.
+fn may_have(
+    actor: &Actor,
+    holder: &CertificateHolder,
+    via: Option<&NodeName>,
+) -> Result<Rule, Rejection> {
+    match (&actor.who, holder, via) {
+        (Who::Node { name }, CertificateHolder::Node { name: holder }, None) if name == holder => {
+            Ok("that_node")
+        }
+        (Who::Node { name }, CertificateHolder::User { .. }, Some(via)) if name == via => {
+            Ok("vouching_node")
+        }
+        (Who::User { name, .. }, CertificateHolder::User { name: holder }, None)
+            if name == holder && actor.method == AuthMethod::LocalSocket =>
+        {
+            Ok("local_user")
+        }
+        // One that does not lead, for the users of its machine.
+        (Who::Controller, CertificateHolder::User { .. }, None) => Ok("vouching_controller"),
+        (Who::Node { .. } | Who::User { .. } | Who::Controller, _, _) => {
+            Err(denied("the holder of the certificate, or a node for its users,"))
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Commands about jobs.
+
+use super::{Act, Rule, admin, any_user, controller, owner_or_admin};
+use crate::actor::Actor;
+use crate::command::JobCommand;
+use crate::fsm::{Fsm, Turn};
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+
+impl Act for JobCommand {
+    fn who_may(&self, fsm: &Fsm, actor: &Actor) -> Result<Rule, Rejection> {
+        match self {
+            JobCommand::Submit(_) => any_user(actor),
+            JobCommand::Cancel { id }
+            | JobCommand::Restart { id, .. }
+            | JobCommand::SetTimeLimit { id, .. }
+            | JobCommand::Remove { id }
+            | JobCommand::AskCheckpoint { id } => {
+                owner_or_admin(actor, fsm.job(id).map(|job| &job.owner))
+            }
+            JobCommand::Place { .. } => controller(actor),
+            JobCommand::SetDefaults { .. } => admin(actor),
+        }
+    }
+
+    fn check(&self, fsm: &Fsm, actor: &Actor) -> Result<(), Rejection> {
+        match self {
+            JobCommand::Submit(wish) => fsm.check_job(actor, wish),
+            JobCommand::Cancel { id } => fsm.cancellable(id).map(|_| ()),
+            JobCommand::Restart { .. }
+            | JobCommand::SetTimeLimit { .. }
+            | JobCommand::Remove { .. }
+            | JobCommand::AskCheckpoint { .. }
+            | JobCommand::Place { .. }
+            | JobCommand::SetDefaults { .. } => Ok(()),
+        }
+    }
+
+    fn may_change_the_plan(&self) -> bool {
+        match self {
+            JobCommand::Submit(_)
+            | JobCommand::Cancel { .. }
+            | JobCommand::Restart { .. }
+            | JobCommand::SetTimeLimit { .. }
+            | JobCommand::Place { .. } => true,
+            JobCommand::Remove { .. }
+            | JobCommand::AskCheckpoint { .. }
+            | JobCommand::SetDefaults { .. } => false,
+        }
+    }
+
+    fn act(&self, fsm: &mut Fsm, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
+        match self {
+            JobCommand::Submit(wish) => fsm.submit_job(turn, wish),
+            JobCommand::Cancel { id } => fsm.cancel_job(turn, id),
+            JobCommand::Restart { id, from, time_limit } => {
+                fsm.restart_job(turn, id, *from, *time_limit)
+            }
+            JobCommand::SetTimeLimit { id, time_limit } => {
+                fsm.set_time_limit(turn, id, *time_limit)
+            }
+            JobCommand::Remove { id } => fsm.remove_job(turn, id),
+            JobCommand::AskCheckpoint { id } => fsm.ask_checkpoint(turn, id),
+            JobCommand::Place { placements } => Ok(fsm.place_jobs(turn, placements)),
+            JobCommand::SetDefaults { stop_after, without_gpus_percent } => {
+                fsm.set_job_defaults(turn, *stop_after, *without_gpus_percent)
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Commands about reservations.
+
+use super::{Act, Rule, any_user, owner_or_admin};
+use crate::actor::Actor;
+use crate::command::ReservationCommand;
+use crate::fsm::{Fsm, Turn};
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+
+impl Act for ReservationCommand {
+    fn who_may(&self, fsm: &Fsm, actor: &Actor) -> Result<Rule, Rejection> {
+        match self {
+            ReservationCommand::Create(_) | ReservationCommand::Import { .. } => any_user(actor),
+            // Whose it is, its handler sees: it is several people's.
+            ReservationCommand::UndoImport { .. } => any_user(actor),
+            ReservationCommand::Extend { id, .. } | ReservationCommand::Release { id } => {
+                owner_or_admin(actor, fsm.reservation(id).map(|r| &r.owner))
+            }
+        }
+    }
+
+    fn check(&self, fsm: &Fsm, actor: &Actor) -> Result<(), Rejection> {
+        match self {
+            ReservationCommand::Create(wish) => fsm.check_reservation(actor, wish).map(|_| ()),
+            ReservationCommand::Import { reservations, .. } => {
+                fsm.try_import(actor, reservations).map(|_| ())
+            }
+            ReservationCommand::UndoImport { id } => fsm.undoable(actor, id).map(|_| ()),
+            ReservationCommand::Extend { id, ends_at } => fsm.check_extension(actor, id, *ends_at),
+            ReservationCommand::Release { id } => fsm.open_reservation(id).map(|_| ()),
+        }
+    }
+
+    fn may_change_the_plan(&self) -> bool {
+        true
+    }
+
+    fn act(&self, fsm: &mut Fsm, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
+        match self {
+            ReservationCommand::Create(wish) => fsm.create_reservation(turn, wish),
+            ReservationCommand::Import { reservations, import } => {
+                fsm.import_reservations(turn, reservations, import.as_ref())
+            }
+            ReservationCommand::UndoImport { id } => fsm.undo_import(turn, id),
+            ReservationCommand::Extend { id, ends_at } => {
+                fsm.extend_reservation(turn, id, *ends_at)
+            }
+            ReservationCommand::Release { id } => fsm.release_reservation(turn, id),
+        }
+    }
+}
