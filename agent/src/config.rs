@@ -2,6 +2,8 @@
 //!
 //! Read once at the start by `main`. Every problem is said at once, with the path of its field.
 
+mod driver_places;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,9 +18,11 @@ use fleet_proto::transport::client::Address;
 use serde::Deserialize;
 
 use crate::checkpoint::Timings;
-use crate::runtime::Places;
 use fleet_kernel::cgroup::DiskLimits;
 use fleet_shim::order::LogSettings;
+
+pub use self::driver_places::DriverPlaces;
+pub(crate) use self::driver_places::multiarch;
 
 /// Where the file is when nobody says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/fleet/agent.toml";
@@ -234,7 +238,7 @@ pub struct GpuConfig {
     pub nvml_library: Option<PathBuf>,
     pub device_dir: PathBuf,
     /// Where the driver's files for jobs in images are.
-    pub driver: Places,
+    pub driver: DriverPlaces,
     pub sample_interval: Duration,
     pub baseline_processes: Vec<String>,
     /// Added to the environment of the process that speaks with the driver.
@@ -417,7 +421,7 @@ fn gpu(raw: RawGpu, sample_interval: Duration, problems: &mut Vec<String>) -> Gp
             problems.push(format!("{field}: {} must be an absolute path", path.display()));
         }
     }
-    let mut driver = Places::default();
+    let mut driver = DriverPlaces::default();
     driver.cdi_dirs = raw.cdi_dirs.unwrap_or(driver.cdi_dirs);
     driver.library_dirs = raw.library_dirs.unwrap_or(driver.library_dirs);
     let baseline = BASELINE_PROCESSES.iter().map(|name| (*name).to_owned());

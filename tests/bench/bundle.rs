@@ -11,8 +11,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use fleet_agent::runtime::{
-    AllocationSpec, Image, JobUser, NodeSettings, Places, Resources, prepare,
+use fleet_agent::{
+    config::DriverPlaces,
+    runtime::{AllocationSpec, Image, JobUser, NodeSettings, Resources, prepare},
 };
 use fleet_kernel::{
     cgroup::Limits,
@@ -147,7 +148,7 @@ fn node(runtime: RuntimeChoice) -> NodeSettings {
         systemd: false,
         majors: NvidiaMajors::default(),
         device_dir: PathBuf::from("/nonexistent"),
-        driver: Places::default(),
+        driver: DriverPlaces::default(),
         hidden: Vec::new(),
         rlimits: Vec::new(),
     }

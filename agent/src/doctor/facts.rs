@@ -30,14 +30,14 @@ use super::judge::{
 use super::packages::{Packages, RuntimePackage, cves, is_of_driver};
 use crate::chain::chain;
 use crate::clock;
-use crate::config::Config;
+use crate::config::{Config, DriverPlaces};
 use crate::enroll::store::{IdentityFolder, IdentityRecord};
 use crate::enroll::{Machine, identity_folder};
 use crate::gate::kernel;
 use crate::local::SOCKET_FILE;
 use crate::processes::{Observer, Spared};
+use crate::runtime::discover;
 use crate::runtime::gpus::Host;
-use crate::runtime::{Places, discover};
 use crate::server;
 use crate::unit::logind::Logind;
 use crate::unit::systemd_is_running;
@@ -270,7 +270,7 @@ fn library(configured: Option<&Path>) -> Option<Library> {
     Some(Library { path: path.display().to_string(), version })
 }
 
-fn driver_files(places: Places) -> Look<DriverFiles> {
+fn driver_files(places: DriverPlaces) -> Look<DriverFiles> {
     let host = within(ASK_LIMIT, "the driver's files", move || Host::look(&places))?;
     let named = |list: Vec<(PathBuf, String)>| {
         list.into_iter().map(|(path, why)| (path.display().to_string(), why)).collect()

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::config::DriverPlaces;
 use fleet_kernel::{
     cgroup::{CpuSet, DiskLimits},
     filter::NvidiaMajors,
@@ -131,7 +132,7 @@ pub struct NodeSettings {
     /// Where the driver's control nodes are: `/dev`.
     pub device_dir: PathBuf,
     /// Where the driver's files for jobs in images are looked for.
-    pub driver: super::Places,
+    pub driver: DriverPlaces,
     /// Fleet's own directories and sockets, to be hidden from jobs: with image `host`, and in volumes.
     pub hidden: Vec<PathBuf>,
     /// Login limits of jobs; empty: those of the shim, which are the service manager's defaults.

@@ -18,5 +18,4 @@ pub use allocation::{
 pub use bundle::{PrepareError, prepare};
 pub use discover::{DiscoverError, Runtime, discover};
 pub use environment::EnvironmentError;
-pub use gpus::Places;
 pub(crate) use spec::CONTROL_NODES;

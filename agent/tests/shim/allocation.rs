@@ -8,8 +8,9 @@ use std::{
 };
 
 use fleet_agent::{
+    config::DriverPlaces,
     runtime::{
-        AllocationSpec, Image, JobUser, NodeSettings, Places, Resources, Runtime, discover, prepare,
+        AllocationSpec, Image, JobUser, NodeSettings, Resources, Runtime, discover, prepare,
     },
     shim_client::ShimClient,
     unit::Launcher,
@@ -126,7 +127,7 @@ impl Allocation {
             systemd: false,
             majors: NvidiaMajors::default(),
             device_dir: PathBuf::from("/nonexistent"),
-            driver: Places::default(),
+            driver: DriverPlaces::default(),
             hidden: Vec::new(),
             rlimits: Vec::new(),
         };

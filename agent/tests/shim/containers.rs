@@ -7,7 +7,10 @@ use std::{
     process::Command,
 };
 
-use fleet_agent::runtime::{Image, ImageConfig, Places, PrepareError, Volume, prepare};
+use fleet_agent::{
+    config::DriverPlaces,
+    runtime::{Image, ImageConfig, PrepareError, Volume, prepare},
+};
 
 use crate::{
     allocation::{Allocation, UID, runtimes},
@@ -161,7 +164,7 @@ async fn an_image_gets_the_drivers_files_and_its_own_gpu() {
                 fs::write(cdi.join("nvidia.yaml"), text).unwrap();
             }
             fs::write(cdi.join("broken.json"), "{").unwrap();
-            job.node.driver = Places {
+            job.node.driver = DriverPlaces {
                 cdi_dirs: vec![cdi],
                 // The described files are placed, not the other libraries of the node.
                 library_dirs: if described { Vec::new() } else { vec![libs] },

@@ -11,6 +11,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 
 use super::cdi::{self, Format, Spec};
 use super::{choose, driver};
+use crate::config::{DriverPlaces, multiarch};
 use fleet_kernel::openat::openat2;
 
 /// Most files of one folder that are read: of descriptions, and of libraries.
@@ -18,52 +19,8 @@ const DESCRIPTIONS_MAX: usize = 64;
 const LIBRARIES_MAX: usize = 100_000;
 /// Largest description. `nvidia-ctk` writes about 2 KiB for each GPU.
 const DESCRIPTION_BYTES_MAX: u64 = 1 << 20;
-/// Where the kernel says which driver it has.
-const MODULE_VERSION: &str = "/sys/module/nvidia/version";
 /// `e_ident[EI_CLASS]` of a 32-bit file (elf(5)).
 const ELF_CLASS_32: u8 = 1;
-const TOOL_DIRS: [&str; 4] =
-    ["/usr/bin", "/usr/lib/nvidia/current", "/usr/local/nvidia/bin", "/opt/bin"];
-
-/// Where is looked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
-    /// Folders with descriptions, the last one counting most.
-    pub cdi_dirs: Vec<PathBuf>,
-    /// Folders with the driver's libraries, the first one counting most.
-    pub library_dirs: Vec<PathBuf>,
-    pub tool_dirs: Vec<PathBuf>,
-    pub module_version: PathBuf,
-}
-
-impl Default for Places {
-    /// The folders of the CDI specification, and those of Debian, Ubuntu, Fedora, SUSE, Arch and NixOS for libraries; last
-    /// the one of machines that mount the driver as a whole (docs/hardware.md), which NVIDIA's images search as well.
-    fn default() -> Self {
-        let multiarch = format!("/usr/lib/{}", multiarch());
-        let current = format!("{multiarch}/nvidia/current");
-        let libraries = [
-            &multiarch,
-            &current,
-            "/usr/lib64",
-            "/usr/lib64/nvidia",
-            "/usr/lib",
-            "/usr/lib/nvidia",
-            "/run/opengl-driver/lib",
-            "/usr/local/nvidia/lib64",
-        ];
-        Places {
-            cdi_dirs: ["/etc/cdi", "/var/run/cdi"].map(PathBuf::from).to_vec(),
-            library_dirs: libraries.map(PathBuf::from).to_vec(),
-            tool_dirs: TOOL_DIRS.map(PathBuf::from).to_vec(),
-            module_version: MODULE_VERSION.into(),
-        }
-    }
-}
-
-fn multiarch() -> String {
-    format!("{}-linux-gnu", std::env::consts::ARCH)
-}
 
 /// What a path of the node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +60,7 @@ pub(crate) struct Host {
 
 impl Host {
     /// Looks.
-    pub(crate) fn look(places: &Places) -> Host {
+    pub(crate) fn look(places: &DriverPlaces) -> Host {
         let mut host = Host::default();
         let text = fs::read_to_string(&places.module_version).unwrap_or_default();
         host.module = Some(text.trim().to_owned()).filter(|version| !version.is_empty());

@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 
 use super::Gpu;
 
-pub use host::Places;
 pub(crate) use host::{Host, image_library_dir};
 
 /// A file or folder of the node that a job sees, never to be written to.

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use super::cdi::{Format, parse};
 use super::host::{Described, Kind};
 use super::*;
+use crate::config::DriverPlaces;
 
 const UUID: &str = "GPU-955ef018-3bd9-5f27-80b3-fa20ee8d19c5";
 
@@ -308,7 +309,7 @@ fn a_broken_file_hides_no_other_and_is_named() {
     fs::write(libs.join("libcuda.so.notes"), "").unwrap();
     std::os::unix::fs::symlink("libcuda.so.550.54.15", libs.join("libcuda.so.7")).unwrap();
     std::os::unix::fs::symlink("libcuda.so.550.54.16", libs.join("libcuda.so.8")).unwrap();
-    let places = Places {
+    let places = DriverPlaces {
         cdi_dirs: vec![dir.path().join("none"), cdi.clone()],
         library_dirs: vec![libs.clone(), dir.path().join("none")],
         tool_dirs: Vec::new(),
@@ -338,7 +339,7 @@ fn a_script_in_place_of_a_tool_is_passed_over() {
     fs::write(first.join("nvidia-smi"), "#!/bin/sh\nexec /elsewhere/nvidia-smi").unwrap();
     fs::write(second.join("nvidia-smi"), b"\x7fELF\x02 of 64 bits").unwrap();
     fs::create_dir(second.join("nvidia-debugdump")).unwrap();
-    let places = Places {
+    let places = DriverPlaces {
         cdi_dirs: Vec::new(),
         library_dirs: Vec::new(),
         tool_dirs: vec![first, second.clone()],
