@@ -12,14 +12,24 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use fleet_agent::{
+    attempts::Record,
     config::DriverPlaces,
-    runtime::{AllocationSpec, Image, JobUser, NodeSettings, Resources, prepare},
+    runtime::{Image, NodeSettings, Prepared, prepare},
+};
+use fleet_core::{
+    desired::StartOrder,
+    id::{AllocationId, JobId},
+    job::JobSpec,
+    lease::Epoch,
+    name::UserName,
+    time::Timestamp,
 };
 use fleet_kernel::{
-    cgroup::Limits,
+    cgroup::{DiskLimits, Limits},
     filter::{DeviceRule, NvidiaMajors},
 };
-use fleet_shim::order::{Epoch, LogSettings, RuntimeChoice, RuntimeKind, StopSettings};
+use fleet_shim::order::{LogSettings, RuntimeChoice, RuntimeKind};
+use fleet_user::User;
 use serde_json::{Value, json};
 
 /// A bundle directory of one worker, and what its containers are held to.
@@ -41,7 +51,7 @@ impl Bundle {
         cgroup: &str,
     ) -> Result<Self> {
         let choice = RuntimeChoice { kind, path: runtime.to_owned() };
-        let order = prepare(dir, &specification(), &node(choice))
+        let order = prepare(dir, &record()?, &prepared(), &node(choice))
             .with_context(|| format!("prepare a bundle in {}", dir.display()))?;
         let bundle = dir.join("run/bundle");
         let rootfs = bundle.join("rootfs");
@@ -95,46 +105,35 @@ pub(crate) fn cpu_millis() -> u64 {
 pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
 const PIDS_MAX: u64 = 4096;
 
-fn specification() -> AllocationSpec {
-    AllocationSpec {
-        allocation_id: "alloc-floor-1".to_owned(),
-        job_id: "job-floor".to_owned(),
-        job_name: None,
-        lease_id: String::new(),
-        epoch: Epoch::default(),
+/// `fleet run -- true`, as the agent has it on the disk.
+fn record() -> Result<Record> {
+    let order = StartOrder {
+        job: JobId::parse("job-floor")?,
         attempt: 1,
-        restart_count: 0,
-        user: JobUser {
-            name: "root".to_owned(),
-            uid: 0,
-            gid: 0,
-            groups: Vec::new(),
-            home: PathBuf::from("/root"),
-            shell: PathBuf::from("/bin/sh"),
-        },
-        image: Image::Host,
-        argv: vec!["/bin/true".to_owned()],
-        submit_env: Vec::new(),
-        env: Vec::new(),
-        cwd: Some(PathBuf::from("/")),
+        restarts_used: 0,
+        owner: UserName::parse("root")?,
+        spec: JobSpec { name: String::new(), ..JobSpec::of(["/bin/true"]) },
         gpus: Vec::new(),
-        resources: Resources {
-            cpu_millis: Some(cpu_millis()),
-            memory_bytes: Some(MEMORY_BYTES),
-            pids_max: Some(PIDS_MAX),
-            ..Default::default()
-        },
-        near_cpus: None,
-        volumes: Vec::new(),
-        tty: None,
-        interactive: false,
-        checkpoint_dir: None,
+        cpu_millis: cpu_millis(),
+        memory_bytes: MEMORY_BYTES,
         resume_from: None,
-        log: LogSettings::default(),
-        output_file: None,
-        stop: StopSettings::default(),
-        stop_after_ms: None,
-    }
+        marker: String::new(),
+        resume: None,
+    };
+    let id = AllocationId::parse("alloc-floor-1")?;
+    Ok(Record::new(id, Epoch::default(), None, String::new(), Timestamp(0), order))
+}
+
+fn prepared() -> Prepared {
+    let user = User {
+        name: "root".to_owned(),
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+        home: PathBuf::from("/root"),
+        shell: PathBuf::from("/bin/sh"),
+    };
+    Prepared { user, image: Image::Host, cards: Vec::new(), near_cpus: None, resume_from: None }
 }
 
 fn node(runtime: RuntimeChoice) -> NodeSettings {
@@ -151,5 +150,8 @@ fn node(runtime: RuntimeChoice) -> NodeSettings {
         driver: DriverPlaces::default(),
         hidden: Vec::new(),
         rlimits: Vec::new(),
+        log: LogSettings::default(),
+        pids_max: Some(PIDS_MAX),
+        disks: DiskLimits::default(),
     }
 }

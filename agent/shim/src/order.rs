@@ -48,6 +48,10 @@ pub const NOTIFY_DIR: &str = "run/notify";
 pub const NOTIFY_SOCKET_FILE: &str = "notify.sock";
 
 /// A fencing epoch: (incarnation, log index), ordered.
+///
+/// A copy of `fleet_core::lease::Epoch`, as [`WindowSize`] is one of `fleet_core::job::TerminalSize`. The shim does not
+/// use the fleet's core: it knows one job on one machine, it runs once for each job and stays small, and its files must
+/// not change with the state of the controllers. `prepare` in the agent's `runtime/bundle.rs` makes both from the core's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Epoch {
     pub incarnation: u64,

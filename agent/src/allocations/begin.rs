@@ -13,7 +13,6 @@ use fleet_core::allocation::AttemptEnd;
 use fleet_core::checkpoint::Resumed;
 use fleet_core::health::begins_nothing;
 use fleet_core::image::ImageUsed;
-use fleet_core::lease::Epoch;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
@@ -23,7 +22,7 @@ use crate::chain::chain;
 use crate::checkpoint::resume::{OwnDir, ResumeAnswer, ResumeRequest};
 use crate::checkpoint::{self, ResumeCheck, ResumedFrom};
 use crate::node::NodeContext;
-use crate::runtime::{Image, PrepareError, prepare};
+use crate::runtime::{Image, PrepareError, Prepared, prepare};
 use fleet_image::{ImageError, ImageRef};
 use fleet_kernel::filter::NvidiaMajors;
 use fleet_node::epochs::{Claim, ClaimError};
@@ -93,9 +92,8 @@ impl Begin {
 
     fn claim(&self) -> Claim {
         let Record { id, epoch, lease, order, .. } = &*self.record;
-        let Epoch { incarnation, index } = *epoch;
-        let epoch = Epoch { incarnation, index };
-        Claim { allocation: id.clone(), epoch, lease: lease.clone(), gpus: order.gpus.clone() }
+        let (allocation, lease) = (id.clone(), lease.clone());
+        Claim { allocation, epoch: *epoch, lease, gpus: order.gpus.clone() }
     }
 
     async fn make_ready(&self) -> Result<Ready, Refusal> {
@@ -149,7 +147,7 @@ impl Begin {
         let (record, node) = (Arc::clone(&self.record), Arc::clone(&self.node));
         let allowed = self.reserved_for(user).await;
         let look = move || {
-            let leased = order::gpus(&record, &snapshot, &node.config.gpu.device_dir)?;
+            let leased = order::gpus(&record, &snapshot)?;
             for uuid in &record.order.gpus {
                 let foreign = node.observers.now().foreign(&snapshot, uuid, &[], &allowed);
                 if let Some(one) = foreign.first() {
@@ -371,7 +369,7 @@ impl Begin {
             let used = ImageUsed { digest, note: found.note.clone() };
             self.dir.write_image(&used).map_err(|error| node_fault(&error))?;
         }
-        let config = order::image_config(&found.config);
+        let config = found.config.clone();
         let dir = self.dir.path().to_owned();
         let mounted = spawn_blocking(move || fleet_image::mount(&found, &dir)).await;
         let mounted = mounted.map_err(|error| node_fault(&error))?;
@@ -393,12 +391,15 @@ impl Begin {
         image: Image,
         resumed: Option<&Resumed>,
     ) -> Result<(), AttemptEnd> {
-        // The order's own path is for a fleet that names one path alone.
-        let chosen = self.record.order.resume.is_some().then(|| {
-            resumed
-                .map(|resumed| PathBuf::from(&resumed.path))
-                .filter(|p| !p.as_os_str().is_empty())
-        });
+        let order = &self.record.order;
+        let resume_from = match &order.resume {
+            Some(_) => resumed.map(|resumed| &resumed.path).filter(|path| !path.is_empty()),
+            // The order's own path is for a fleet that names one path alone.
+            None => order.resume_from.as_ref(),
+        };
+        let resume_from = resume_from.map(PathBuf::from);
+        let Leased { cards, near_cpus } = leased;
+        let prepared = Prepared { user, image, cards, near_cpus, resume_from };
         let (node, record, dir) =
             (Arc::clone(&self.node), Arc::clone(&self.record), self.dir.clone());
         let write = move || -> Result<(), AttemptEnd> {
@@ -406,17 +407,14 @@ impl Begin {
             dir.set_room_aside().map_err(|error| node_fault(&error))?;
             dir.make_run_dir(&node.volatile_dir()).map_err(|error| node_fault(&error))?;
             let runtime = node.runtime().map_err(|error| node_fault(&error))?;
-            let majors = if leased.gpus.is_empty() {
+            let majors = if prepared.cards.is_empty() {
                 NvidiaMajors::default()
             } else {
                 NvidiaMajors::read(Path::new(PROC_DEVICES)).map_err(|error| node_fault(&error))?
             };
             let settings = order::node_settings(&node, &runtime, majors);
-            let mut spec = order::specification(&record, &user, image, leased, &node);
-            if let Some(chosen) = chosen {
-                spec.resume_from = chosen;
-            }
-            prepare(dir.path(), &spec, &settings).map(|_| ()).map_err(|error| of_prepare(&error))
+            let made = prepare(dir.path(), &record, &prepared, &settings);
+            made.map(drop).map_err(|error| of_prepare(&error))
         };
         spawn_blocking(write).await.map_err(|error| node_fault(&error))?
     }

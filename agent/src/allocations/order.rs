@@ -1,99 +1,24 @@
-//! From the controller's order to what the runtime is given. Pure, but for a look at the GPUs' device nodes and at
-//! which CPUs are near them.
+//! What an order means on this node: its GPUs, its paths, and the settings that each attempt gets. Pure, but for a look at
+//! which CPUs are near the GPUs.
 
 use std::path::{Path, PathBuf};
 
-use fleet_core::job::{JobSpec, TerminalSize};
+use fleet_core::job::JobSpec;
 
 use crate::attempts::Record;
 use crate::gpu::{self, GpuSnapshot};
 use crate::headroom::processes_for_a_job;
 use crate::node::NodeContext;
-use crate::runtime::{
-    AllocationSpec, Gpu, Image, ImageConfig, JobUser, NodeSettings, Resources, Runtime, Volume,
-};
+use crate::runtime::{Card, NodeSettings, Runtime};
 use fleet_kernel::cgroup::CpuSet;
 use fleet_kernel::filter::NvidiaMajors;
-use fleet_shim::order::{Epoch, StopSettings, WindowSize};
-use fleet_user::User;
 
-/// Size of a terminal whose user has none, at the start.
-const WINDOW: WindowSize = WindowSize { rows: 24, columns: 80 };
-
-/// The GPUs of an attempt, as the agent describes them to the runtime.
+/// The GPUs of an attempt, as this machine has them.
 #[derive(Debug, Default)]
 pub(super) struct Leased {
-    pub gpus: Vec<Gpu>,
+    pub cards: Vec<Card>,
     /// The CPUs near them, if the job is to keep to those.
     pub near_cpus: Option<CpuSet>,
-}
-
-/// The order in the words of `runtime::prepare`.
-pub(super) fn specification(
-    record: &Record,
-    user: &User,
-    image: Image,
-    leased: Leased,
-    node: &NodeContext,
-) -> AllocationSpec {
-    let order = &record.order;
-    let spec = &order.spec;
-    let variables: Vec<(String, String)> =
-        spec.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    // With the node's own files the environment is that of the submitting shell; an image has its own.
-    let host = image == Image::Host;
-    let (submit_env, env) = if host { (variables, Vec::new()) } else { (Vec::new(), variables) };
-    AllocationSpec {
-        allocation_id: record.id.to_string(),
-        job_id: order.job.to_string(),
-        job_name: Some(spec.name.clone()).filter(|name| !name.is_empty()),
-        lease_id: record.lease.as_ref().map(ToString::to_string).unwrap_or_default(),
-        epoch: Epoch { incarnation: record.epoch.incarnation, index: record.epoch.index },
-        attempt: order.attempt,
-        restart_count: order.restarts_used,
-        user: JobUser {
-            name: user.name.clone(),
-            uid: user.uid,
-            gid: user.gid,
-            groups: user.groups.clone(),
-            home: user.home.clone(),
-            shell: user.shell.clone(),
-        },
-        image,
-        argv: spec.argv.clone(),
-        submit_env,
-        env,
-        cwd: Some(PathBuf::from(&spec.workdir)).filter(|dir| !dir.as_os_str().is_empty()),
-        gpus: leased.gpus,
-        resources: Resources {
-            cpu_millis: Some(order.cpu_millis).filter(|millis| *millis > 0),
-            memory_bytes: Some(order.memory_bytes).filter(|bytes| *bytes > 0),
-            pids_max: Some(processes_for_a_job(node.config.pids_max)),
-            disks: node.config.disks,
-        },
-        near_cpus: leased.near_cpus,
-        volumes: spec
-            .volumes
-            .iter()
-            .map(|volume| Volume {
-                source: PathBuf::from(&volume.source),
-                destination: PathBuf::from(&volume.destination),
-                read_only: volume.read_only,
-            })
-            .collect(),
-        tty: spec.tty.then(|| spec.window.map_or(WINDOW, window)),
-        interactive: spec.interactive,
-        checkpoint_dir: spec.checkpoint.as_ref().map(|plan| plan.dir_of(order.attempt).into()),
-        resume_from: order.resume_from.as_ref().map(PathBuf::from),
-        log: node.config.logs,
-        output_file: spec.output_file.as_ref().map(PathBuf::from),
-        stop: StopSettings { grace_ms: spec.stop_grace.0, ..StopSettings::default() },
-        stop_after_ms: spec.stop_after.map(|after| after.0),
-    }
-}
-
-fn window(size: TerminalSize) -> WindowSize {
-    WindowSize { rows: size.rows, columns: size.columns }
 }
 
 /// What is the same for every attempt of this node.
@@ -115,43 +40,26 @@ pub(super) fn node_settings(
         driver: node.config.gpu.driver.clone(),
         hidden: vec![node.config.state_dir.clone(), node.config.run_dir.clone()],
         rlimits: Vec::new(),
+        log: node.config.logs,
+        pids_max: Some(processes_for_a_job(node.config.pids_max)),
+        disks: node.config.disks,
     }
 }
 
-/// The GPUs of an order with their device nodes and near CPUs, or the one that this node does not have.
-pub(super) fn gpus(
-    record: &Record,
-    snapshot: &GpuSnapshot,
-    device_dir: &Path,
-) -> Result<Leased, String> {
+/// The GPUs of an order with their near CPUs, or the one that this node does not have.
+pub(super) fn gpus(record: &Record, snapshot: &GpuSnapshot) -> Result<Leased, String> {
     let find = |uuid: &fleet_core::name::GpuUuid| {
         let state = snapshot.gpu(uuid).ok_or_else(|| format!("{uuid} is not in this node"))?;
         if state.presence != fleet_core::gpu::Presence::Present {
             let why = state.reason.clone().unwrap_or_else(|| "nobody knows why".to_owned());
             return Err(format!("{uuid} does not answer: {why}"));
         }
-        let minor = state.info.minor;
-        let path = device_dir.join(format!("nvidia{minor}"));
-        Ok(Gpu { uuid: uuid.to_string(), minor, node_path: path.exists().then_some(path) })
+        Ok(Card { uuid: uuid.clone(), minor: state.info.minor })
     };
     let order = &record.order;
-    let gpus = order.gpus.iter().map(find).collect::<Result<_, _>>()?;
+    let cards = order.gpus.iter().map(find).collect::<Result<_, _>>()?;
     let near_cpus = gpu::near_cpus(Path::new(gpu::SYS), snapshot, &order.gpus, order.cpu_millis);
-    Ok(Leased { gpus, near_cpus })
-}
-
-/// What an image says about itself, in the runtime's words.
-pub(super) fn image_config(config: &fleet_image::ImageConfig) -> ImageConfig {
-    let pair = |text: &String| {
-        text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
-    };
-    ImageConfig {
-        env: config.env.iter().filter_map(pair).collect(),
-        entrypoint: config.entrypoint.clone(),
-        cmd: config.cmd.clone(),
-        working_dir: Some(PathBuf::from(&config.working_dir))
-            .filter(|dir| !dir.as_os_str().is_empty()),
-    }
+    Ok(Leased { cards, near_cpus })
 }
 
 /// The directory in which the attempts of a job save, or have their own directories, as the node sees it.

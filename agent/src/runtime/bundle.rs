@@ -8,6 +8,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fleet_core::{
+    job::{TerminalSize, Volume},
+    lease::Epoch,
+};
+use fleet_user::User;
 use nix::{
     fcntl::{OFlag, OpenHow, ResolveFlag},
     sys::stat,
@@ -16,23 +21,24 @@ use tracing::info;
 
 use super::destination::{self, Begin};
 use super::gpus::{self, Host, Inside};
-use super::{
-    AllocationSpec, EnvironmentError, Gpu, Image, JobUser, NodeSettings, Volume, environment, spec,
-};
+use super::{Card, EnvironmentError, Image, NodeSettings, Prepared, environment, spec};
+use crate::attempts::Record;
 use fleet_kernel::{
     cgroup::{CgroupError, CgroupPlan, Hierarchies, Limits, Mode},
     filter::{self, NVIDIA_MAJOR_USUAL},
     openat::openat2,
 };
 use fleet_shim::order::{
-    BUNDLE_DIR, FileError, Identity, MountPlan, RUN_DIR, RuntimeKind, ShimOrder, VERSION,
-    VolumeOrder, is_clean,
+    self, BUNDLE_DIR, FileError, Identity, MountPlan, RUN_DIR, RuntimeKind, ShimOrder,
+    StopSettings, VERSION, VolumeOrder, WindowSize, is_clean,
 };
 
 /// Arguments of one job, and bytes of all of them.
 const ARGUMENTS_MAX: usize = 16 * 1024;
 const ARGUMENT_BYTES_MAX: usize = 1024 * 1024;
 const VOLUMES_MAX: usize = 64;
+/// Size of a terminal whose user has none, at the start.
+const WINDOW: WindowSize = WindowSize { rows: 24, columns: 80 };
 /// Largest `/etc/passwd` or `/etc/group` of an image that is taken over.
 const NAMES_BYTES_MAX: u64 = 1024 * 1024;
 
@@ -80,114 +86,123 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Prepar
     move |source| PrepareError::Io { action, path, source }
 }
 
-/// Makes `dir` (its parent must exist) and writes everything the shim needs. Nothing runs yet. Not
-/// synced: after a power cut there is no process, and the agent starts again from its own record.
+/// Makes `dir` (its parent must exist) and writes everything the shim needs: what was ordered by `record`, with what the
+/// node has `prepared` for it. Nothing runs yet. Not synced: after a power cut there is no process, and the agent starts
+/// again from its own record.
 pub fn prepare(
     dir: &Path,
-    spec: &AllocationSpec,
+    record: &Record,
+    prepared: &Prepared,
     node: &NodeSettings,
 ) -> Result<ShimOrder, PrepareError> {
-    check_id(&spec.allocation_id)?;
-    let argv = argv(spec)?;
-    let mut begin = working_dir(spec)?;
+    let (id, spec) = (record.id.as_str(), &record.order.spec);
+    check_id(id)?;
+    let argv = argv(&spec.argv, &prepared.image)?;
+    let mut begin = working_dir(&spec.workdir, prepared)?;
     check_volumes(&spec.volumes)?;
-    check_gpu_nodes(&spec.gpus, node)?;
+    check_gpu_nodes(&prepared.cards, node)?;
     let hierarchies = Hierarchies::detect()?;
     if hierarchies.mode() == Mode::Legacy && node.runtime.kind == RuntimeKind::Runc {
         return Err(PrepareError::RuncOnLegacy);
     }
-    let inside = inside(spec, node);
-    let environment = environment::build(spec, &node.node_name, &inside.env)?;
-    let mut spec = spec.clone();
-    add_checkpoint_volume(&mut spec);
-    if let Image::Rootfs { path, .. } = &spec.image {
-        destination::check_root(path, &spec.user)?;
+    let inside = inside(id, prepared, node);
+    let environment = environment::build(record, prepared, &node.node_name, &inside.env)?;
+    let mut volumes = volume_orders(dir, &spec.volumes);
+    if let Image::Rootfs { path, .. } = &prepared.image {
+        add_checkpoint_volumes(dir, record, prepared, &mut volumes);
+        destination::check_root(path, &prepared.user)?;
         destination::check_own(path)?;
-        lead_inside(&mut spec.volumes, path)?;
-        begin = destination::begin(path, begin, &spec.volumes)?;
+        lead_inside(&mut volumes, path)?;
+        begin = destination::begin(path, begin, &volumes)?;
     }
 
     let bundle = dir.join(BUNDLE_DIR);
     for path in [dir, &dir.join(RUN_DIR), &bundle] {
         make_private_dir(path)?;
     }
-    let volumes = volume_orders(dir, &spec);
-    let host = spec.image == Image::Host;
-    let root = match &spec.image {
-        Image::Host => bundle.join("rootfs"),
-        Image::Rootfs { path, .. } => path.clone(),
+    let host = prepared.image == Image::Host;
+    let (root, overlays) = match &prepared.image {
+        Image::Host => (bundle.join("rootfs"), Vec::new()),
+        Image::Rootfs { path, .. } => (path.clone(), overlays(&bundle, path, &prepared.user)?),
     };
     let mut devices = filter::standard_rules();
-    let minors: Vec<u32> = spec.gpus.iter().map(|gpu| gpu.minor).collect();
+    let minors: Vec<u32> = prepared.cards.iter().map(|card| card.minor).collect();
     devices.extend(filter::gpu_rules(node.majors, &minors));
-    let cgroup = cgroup_plan(&spec.allocation_id, node);
-    let overlays = match &spec.image {
-        Image::Host => Vec::new(),
-        Image::Rootfs { path, .. } => overlays(&bundle, path, &spec.user)?,
-    };
-    let config = spec::build(
-        &spec,
-        spec::Context {
-            node,
-            dir,
-            cgroup: &cgroup,
-            mode: hierarchies.mode(),
-            devices: &devices,
-            environment,
-            volumes: &of_runtime(&spec, &volumes),
-            overlays,
-            inside: &inside,
-            root: root.clone(),
-            begin: &begin,
-            argv,
-        },
-    )?;
+    let cgroup = cgroup_plan(id, node);
+    let terminal = spec.tty.then(|| spec.window.map_or(WINDOW, window));
+    let config = spec::build(&spec::Context {
+        record,
+        prepared,
+        node,
+        dir,
+        cgroup: &cgroup,
+        mode: hierarchies.mode(),
+        devices: &devices,
+        environment,
+        volumes: &of_runtime(host, &volumes),
+        terminal,
+        overlays,
+        inside: &inside,
+        root: root.clone(),
+        begin: &begin,
+        argv,
+    })?;
     let bytes = serde_json::to_vec(&config).map_err(PrepareError::Config)?;
     write_private(&bundle.join("config.json"), &bytes)?;
 
     let order = ShimOrder {
         v: VERSION,
-        allocation_id: spec.allocation_id.clone(),
-        lease_id: spec.lease_id.clone(),
-        epoch: spec.epoch,
-        attempt: spec.attempt,
+        allocation_id: id.to_owned(),
+        lease_id: record.lease.as_ref().map(ToString::to_string).unwrap_or_default(),
+        epoch: epoch(record.epoch),
+        attempt: record.order.attempt,
         cgroup,
-        limits: limits(&spec),
-        near_cpus: spec.near_cpus.clone(),
+        limits: limits(record, node),
+        near_cpus: prepared.near_cpus.clone(),
         devices,
         runtime: node.runtime.clone(),
-        identity: Identity {
-            uid: spec.user.uid,
-            gid: spec.user.gid,
-            groups: spec.user.groups.clone(),
-        },
+        identity: identity(&prepared.user),
         mounts: MountPlan {
             host_root: host.then_some(root),
             volumes,
             working_dir: begin.by_init,
             hidden: node.hidden.clone(),
         },
-        log: spec.log,
-        output_file: spec.output_file.clone(),
-        stop: spec.stop,
-        tty: spec.tty,
+        log: node.log,
+        output_file: spec.output_file.as_ref().map(PathBuf::from),
+        stop: StopSettings { grace_ms: spec.stop_grace.0, ..StopSettings::default() },
+        tty: terminal,
         interactive: spec.interactive,
         notify: true,
-        stop_after_ms: spec.stop_after_ms,
+        stop_after_ms: spec.stop_after.map(|after| after.0),
     };
     order.write(dir)?;
     Ok(order)
 }
 
+/// The shim has its own types for this and for a terminal's size ([`order::Epoch`] says why). No other place makes them from
+/// the core's.
+fn epoch(Epoch { incarnation, index }: Epoch) -> order::Epoch {
+    order::Epoch { incarnation, index }
+}
+
+fn window(TerminalSize { rows, columns }: TerminalSize) -> WindowSize {
+    WindowSize { rows, columns }
+}
+
+fn identity(user: &User) -> Identity {
+    Identity { uid: user.uid, gid: user.gid, groups: user.groups.clone() }
+}
+
 /// What an image needs of the node for its GPUs. With image `host` the node's own files are there.
-fn inside(spec: &AllocationSpec, node: &NodeSettings) -> Inside {
-    let Image::Rootfs { path, .. } = &spec.image else { return Inside::default() };
-    if spec.gpus.is_empty() {
+fn inside(allocation: &str, prepared: &Prepared, node: &NodeSettings) -> Inside {
+    let Image::Rootfs { path, .. } = &prepared.image else { return Inside::default() };
+    if prepared.cards.is_empty() {
         return Inside::default();
     }
     let host = Host::look(&node.driver);
-    let found = gpus::inside(&host, &spec.gpus, gpus::image_library_dir(path).as_deref());
-    let (allocation, files) = (&spec.allocation_id, found.binds.len());
+    let found = gpus::inside(&host, &prepared.cards, gpus::image_library_dir(path).as_deref());
+    let files = found.binds.len();
     info!(%allocation, files, descriptions = ?found.files, "files of the driver for an image");
     for note in &found.notes {
         info!(%allocation, note, "files of the driver for an image");
@@ -207,13 +222,15 @@ fn cgroup_plan(allocation_id: &str, node: &NodeSettings) -> CgroupPlan {
     }
 }
 
-fn limits(spec: &AllocationSpec) -> Limits {
+fn limits(record: &Record, node: &NodeSettings) -> Limits {
+    let order = &record.order;
+    let cpu_millis = Some(order.cpu_millis).filter(|millis| *millis > 0);
     Limits {
-        cpu_quota_millis: spec.resources.cpu_millis,
-        cpu_weight: spec.resources.cpu_millis.map(|millis| (millis / 10).clamp(1, 10_000)),
-        memory_bytes: spec.resources.memory_bytes,
-        pids_max: spec.resources.pids_max,
-        disks: spec.resources.disks,
+        cpu_quota_millis: cpu_millis,
+        cpu_weight: cpu_millis.map(|millis| (millis / 10).clamp(1, 10_000)),
+        memory_bytes: Some(order.memory_bytes).filter(|bytes| *bytes > 0),
+        pids_max: node.pids_max,
+        disks: node.disks,
     }
 }
 
@@ -227,11 +244,11 @@ fn check_id(id: &str) -> Result<(), PrepareError> {
 }
 
 /// The command as docker would put it together: the image's entrypoint, then the user's or its own words.
-fn argv(spec: &AllocationSpec) -> Result<Vec<String>, PrepareError> {
-    let argv = match &spec.image {
-        Image::Host => spec.argv.clone(),
+fn argv(given: &[String], image: &Image) -> Result<Vec<String>, PrepareError> {
+    let argv = match image {
+        Image::Host => given.to_vec(),
         Image::Rootfs { config, .. } => {
-            let words = if spec.argv.is_empty() { &config.cmd } else { &spec.argv };
+            let words = if given.is_empty() { &config.cmd } else { given };
             config.entrypoint.iter().chain(words).cloned().collect()
         }
     };
@@ -250,13 +267,12 @@ fn argv(spec: &AllocationSpec) -> Result<Vec<String>, PrepareError> {
 }
 
 /// With image `host` the init goes there; where an image has it is still to be found out.
-fn working_dir(spec: &AllocationSpec) -> Result<Begin, PrepareError> {
-    let chosen = match (&spec.cwd, &spec.image) {
-        (Some(dir), _) => dir.clone(),
-        (None, Image::Host) => spec.user.home.clone(),
-        (None, Image::Rootfs { config, .. }) => {
-            config.working_dir.clone().unwrap_or_else(|| PathBuf::from("/"))
-        }
+fn working_dir(given: &str, prepared: &Prepared) -> Result<Begin, PrepareError> {
+    let chosen = match (given, &prepared.image) {
+        ("", Image::Host) => prepared.user.home.clone(),
+        ("", Image::Rootfs { config, .. }) if config.working_dir.is_empty() => PathBuf::from("/"),
+        ("", Image::Rootfs { config, .. }) => PathBuf::from(&config.working_dir),
+        (dir, _) => PathBuf::from(dir),
     };
     // Below /proc a working directory could be another process's descriptor (CVE-2024-21626).
     if !is_clean(&chosen) || chosen.starts_with("/proc") {
@@ -266,8 +282,8 @@ fn working_dir(spec: &AllocationSpec) -> Result<Begin, PrepareError> {
     Ok(Begin::of_init(chosen))
 }
 
-/// Puts in place of each destination where the image's links lead.
-fn lead_inside(volumes: &mut [Volume], rootfs: &Path) -> Result<(), PrepareError> {
+/// Puts in place of each destination where the image's links lead, and notes which volumes hold others.
+fn lead_inside(volumes: &mut [VolumeOrder], rootfs: &Path) -> Result<(), PrepareError> {
     for (index, volume) in volumes.iter_mut().enumerate() {
         let path = volume.destination.clone();
         let refused = |reason| PrepareError::Volume { index, field: "destination", path, reason };
@@ -278,31 +294,32 @@ fn lead_inside(volumes: &mut [Volume], rootfs: &Path) -> Result<(), PrepareError
             return Err(PrepareError::Volume { index, field: "destination", path, reason });
         }
     }
+    let within: Vec<_> = (0..volumes.len()).map(|n| destination::within(volumes, n)).collect();
+    for (volume, within) in volumes.iter_mut().zip(within) {
+        volume.within = within;
+    }
     Ok(())
 }
 
-fn volume_orders(dir: &Path, spec: &AllocationSpec) -> Vec<VolumeOrder> {
-    let in_image = spec.image != Image::Host;
+fn volume_orders(dir: &Path, volumes: &[Volume]) -> Vec<VolumeOrder> {
     let order = |(index, volume): (usize, &Volume)| VolumeOrder {
-        source: volume.source.clone(),
-        anchor: dir.join(format!("volumes/{index}")),
-        destination: volume.destination.clone(),
+        source: PathBuf::from(&volume.source),
+        anchor: anchor(dir, index),
+        destination: PathBuf::from(&volume.destination),
         read_only: volume.read_only,
-        within: in_image.then(|| destination::within(&spec.volumes, index)).flatten(),
+        within: None,
     };
-    spec.volumes.iter().enumerate().map(order).collect()
+    volumes.iter().enumerate().map(order).collect()
+}
+
+fn anchor(dir: &Path, index: usize) -> PathBuf {
+    dir.join(format!("volumes/{index}"))
 }
 
 /// The volumes that the runtime may mount: it is root, and makes destinations that are missing. The shim mounts volumes
 /// whose destination is in another volume or, with image `host`, on the node itself.
-fn of_runtime(spec: &AllocationSpec, orders: &[VolumeOrder]) -> Vec<(Volume, PathBuf)> {
-    let mut found = Vec::new();
-    for (volume, order) in spec.volumes.iter().zip(orders) {
-        if spec.image != Image::Host && order.within.is_none() {
-            found.push((volume.clone(), order.anchor.clone()));
-        }
-    }
-    found
+fn of_runtime(host: bool, volumes: &[VolumeOrder]) -> Vec<&VolumeOrder> {
+    volumes.iter().filter(|volume| !host && volume.within.is_none()).collect()
 }
 
 fn check_volumes(volumes: &[Volume]) -> Result<(), PrepareError> {
@@ -313,46 +330,53 @@ fn check_volumes(volumes: &[Volume]) -> Result<(), PrepareError> {
         let refused = |field, path: &Path, reason| {
             Err(PrepareError::Volume { index, field, path: path.to_owned(), reason })
         };
-        for (field, path) in [("source", &volume.source), ("destination", &volume.destination)] {
+        let (source, inside) = (Path::new(&volume.source), Path::new(&volume.destination));
+        for (field, path) in [("source", source), ("destination", inside)] {
             if !is_clean(path) {
                 return refused(field, path, "must be absolute and without ..");
             }
         }
-        if !destination::can_be_covered(&volume.destination) {
-            return refused("destination", &volume.destination, "cannot be covered");
+        if !destination::can_be_covered(inside) {
+            return refused("destination", inside, "cannot be covered");
         }
     }
     Ok(())
 }
 
 /// A node that is not what its name says would open another card's door.
-fn check_gpu_nodes(gpus: &[Gpu], node: &NodeSettings) -> Result<(), PrepareError> {
+fn check_gpu_nodes(cards: &[Card], node: &NodeSettings) -> Result<(), PrepareError> {
     let major = node.majors.cards.unwrap_or(NVIDIA_MAJOR_USUAL);
-    for gpu in gpus {
-        let Some(path) = &gpu.node_path else { continue };
-        let metadata = fs::metadata(path).map_err(failed("look at", path))?;
+    for card in cards {
+        let Some(path) = node.device_node(card) else { continue };
+        let metadata = fs::metadata(&path).map_err(failed("look at", &path))?;
         let device = (stat::major(metadata.rdev()), stat::minor(metadata.rdev()));
         if !metadata.file_type().is_char_device()
-            || device != (u64::from(major), u64::from(gpu.minor))
+            || device != (u64::from(major), u64::from(card.minor))
         {
-            return Err(PrepareError::GpuNode { path: path.clone(), major, minor: gpu.minor });
+            return Err(PrepareError::GpuNode { path, major, minor: card.minor });
         }
     }
     Ok(())
 }
 
 /// An image does not contain the checkpoint directory: bring it in under its own path.
-fn add_checkpoint_volume(spec: &mut AllocationSpec) {
-    if spec.image == Image::Host {
-        return;
-    }
-    for path in [&spec.checkpoint_dir, &spec.resume_from].into_iter().flatten() {
-        let inside = spec.volumes.iter().any(|volume| path.starts_with(&volume.destination));
-        if !inside {
-            spec.volumes.push(Volume {
+fn add_checkpoint_volumes(
+    dir: &Path,
+    record: &Record,
+    prepared: &Prepared,
+    volumes: &mut Vec<VolumeOrder>,
+) {
+    let saves = record.order.spec.checkpoint.as_ref();
+    let saves = saves.map(|plan| PathBuf::from(plan.dir_of(record.order.attempt)));
+    let resumes = &prepared.resume_from;
+    for path in [&saves, resumes].into_iter().flatten() {
+        if !volumes.iter().any(|volume| path.starts_with(&volume.destination)) {
+            volumes.push(VolumeOrder {
                 source: path.clone(),
+                anchor: anchor(dir, volumes.len()),
                 destination: path.clone(),
-                read_only: Some(path) == spec.resume_from.as_ref(),
+                read_only: Some(path) == resumes.as_ref(),
+                within: None,
             });
         }
     }
@@ -363,7 +387,7 @@ fn add_checkpoint_volume(spec: &mut AllocationSpec) {
 fn overlays(
     bundle: &Path,
     rootfs: &Path,
-    user: &JobUser,
+    user: &User,
 ) -> Result<Vec<(PathBuf, &'static str)>, PrepareError> {
     let mut found = Vec::new();
     let passwd =

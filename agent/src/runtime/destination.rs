@@ -18,8 +18,10 @@ use nix::{
     fcntl::{OFlag, OpenHow, ResolveFlag},
 };
 
-use super::{JobUser, PrepareError, Volume};
+use super::PrepareError;
 use fleet_kernel::openat::openat2;
+use fleet_shim::order::VolumeOrder;
+use fleet_user::User;
 
 /// Destinations a volume may not cover: they are made by us.
 const PROTECTED: [&str; 4] = ["/proc", "/sys", "/dev", "/run/fleet"];
@@ -62,7 +64,7 @@ pub(super) fn check_own(rootfs: &Path) -> Result<(), PrepareError> {
 }
 
 /// Refuses an image whose root folder the user may not enter: no program of it could even be found. Root may enter all.
-pub(super) fn check_root(rootfs: &Path, user: &JobUser) -> Result<(), PrepareError> {
+pub(super) fn check_root(rootfs: &Path, user: &User) -> Result<(), PrepareError> {
     let meta = fs::metadata(rootfs).map_err(|source| PrepareError::Io {
         action: "look at",
         path: rootfs.into(),
@@ -91,7 +93,7 @@ pub(super) fn check_root(rootfs: &Path, user: &JobUser) -> Result<(), PrepareErr
 }
 
 /// The number of the earlier volume that holds this volume's destination: the last one, which covers the others.
-pub(super) fn within(volumes: &[Volume], index: usize) -> Option<usize> {
+pub(super) fn within(volumes: &[VolumeOrder], index: usize) -> Option<usize> {
     let destination = &volumes.get(index)?.destination;
     volumes.iter().take(index).rposition(|outer| destination.starts_with(&outer.destination))
 }
@@ -101,7 +103,7 @@ pub(super) fn within(volumes: &[Volume], index: usize) -> Option<usize> {
 pub(super) fn begin(
     rootfs: &Path,
     chosen: Begin,
-    volumes: &[Volume],
+    volumes: &[VolumeOrder],
 ) -> Result<Begin, PrepareError> {
     let Some(dir) = &chosen.by_init else { return Ok(chosen) };
     let refused = |reason| PrepareError::Cwd { path: dir.clone(), reason };
@@ -227,7 +229,7 @@ mod tests {
     fn a_root_folder_that_the_user_may_not_enter_says_who_may() {
         use std::os::unix::fs::{PermissionsExt, chown};
         let home = tempfile::tempdir().unwrap();
-        let user = |uid, gid, groups: &[u32]| JobUser {
+        let user = |uid, gid, groups: &[u32]| User {
             uid,
             gid,
             groups: groups.to_vec(),
@@ -238,7 +240,7 @@ mod tests {
         let ada = || user(2001, 2002, &[2003]);
         let tail = |mode: u32| format!("the root folder of this image (mode {mode:04o})");
         chown(home.path(), Some(1234), Some(1235)).unwrap();
-        let says = |mode, user: JobUser| {
+        let says = |mode, user: User| {
             fs::set_permissions(home.path(), fs::Permissions::from_mode(mode)).unwrap();
             check_root(home.path(), &user).err().map(|error| error.to_string())
         };
@@ -266,11 +268,13 @@ mod tests {
 
     #[test]
     fn a_volume_lies_in_the_last_earlier_one_around_it() {
-        let volumes: Vec<Volume> = ["/a", "/a/b", "/a/b/c", "/ab", "/a", "/a/b/d", "/a"]
-            .map(|destination| Volume {
+        let volumes: Vec<VolumeOrder> = ["/a", "/a/b", "/a/b/c", "/ab", "/a", "/a/b/d", "/a"]
+            .map(|destination| VolumeOrder {
                 source: "/s".into(),
+                anchor: "/v".into(),
                 destination: destination.into(),
                 read_only: false,
+                within: None,
             })
             .to_vec();
         let found: Vec<_> = (0..volumes.len()).map(|index| within(&volumes, index)).collect();

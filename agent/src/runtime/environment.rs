@@ -7,7 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{AllocationSpec, Image};
+use fleet_core::name::GpuUuid;
+
+use super::{Image, Prepared};
+use crate::attempts::Record;
 use fleet_shim::notify_path_in_container;
 
 /// Variables of one job, and bytes of all of them. The kernel's own limit for exec is of this order.
@@ -16,7 +19,8 @@ const BYTES_MAX: usize = 1024 * 1024;
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Set by fleet. If a user sets one with `-e`, fleet refuses the job; fleet replaces one of the submitting shell.
+/// Set by fleet. In an image, fleet refuses a job whose user sets one with `-e`; with image `host` it replaces one of the
+/// submitting shell.
 const OWN_PREFIXES: [&str; 2] = ["FLEET_", "NVIDIA_"];
 const OWN_NAMES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 
@@ -44,46 +48,53 @@ pub enum EnvironmentError {
 
 /// The whole environment, as `NAME=VALUE`, sorted. `of_driver` is what the node adds to an image for its GPUs.
 pub(super) fn build(
-    spec: &AllocationSpec,
+    record: &Record,
+    prepared: &Prepared,
     node_name: &str,
     of_driver: &[(String, String)],
 ) -> Result<Vec<String>, EnvironmentError> {
+    let (spec, user) = (&record.order.spec, &prepared.user);
     let mut variables = BTreeMap::new();
     variables.insert("PATH".to_owned(), DEFAULT_PATH.to_owned());
-    match &spec.image {
+    match &prepared.image {
         Image::Host => {
-            for (name, value) in &spec.submit_env {
+            // With the node's own files the environment is that of the submitting shell.
+            for (name, value) in &spec.env {
                 // Shells export functions under odd names; what cannot be passed on is left behind.
                 if check(name, value).is_ok() && !is_own(name) && !is_session(name) {
                     variables.insert(name.clone(), value.clone());
                 }
             }
-            variables.insert("SHELL".to_owned(), spec.user.shell.display().to_string());
+            variables.insert("SHELL".to_owned(), user.shell.display().to_string());
         }
         Image::Rootfs { config, .. } => {
-            for (name, value) in &config.env {
+            let pairs = config.env.iter().filter_map(|line| line.split_once('='));
+            for (name, value) in pairs {
                 if check(name, value).is_ok() && !is_own(name) {
-                    variables.insert(name.clone(), value.clone());
+                    variables.insert(name.to_owned(), value.to_owned());
                 }
             }
             let sound = of_driver.iter().filter(|(name, value)| check(name, value).is_ok());
             variables.extend(sound.cloned());
         }
     }
-    variables.insert("HOME".to_owned(), spec.user.home.display().to_string());
-    variables.insert("USER".to_owned(), spec.user.name.clone());
-    variables.insert("LOGNAME".to_owned(), spec.user.name.clone());
-    if spec.tty.is_some() {
+    variables.insert("HOME".to_owned(), user.home.display().to_string());
+    variables.insert("USER".to_owned(), user.name.clone());
+    variables.insert("LOGNAME".to_owned(), user.name.clone());
+    if spec.tty {
         variables.entry("TERM".to_owned()).or_insert_with(|| "xterm".to_owned());
     }
-    for (name, value) in &spec.env {
-        check(name, value)?;
-        if is_own(name) {
-            return Err(EnvironmentError::Reserved { name: name.clone() });
+    if prepared.image != Image::Host {
+        // An image has an environment of its own: these were named with `-e`.
+        for (name, value) in &spec.env {
+            check(name, value)?;
+            if is_own(name) {
+                return Err(EnvironmentError::Reserved { name: name.clone() });
+            }
+            variables.insert(name.clone(), value.clone());
         }
-        variables.insert(name.clone(), value.clone());
     }
-    variables.extend(own(spec, node_name));
+    variables.extend(own(record, prepared, node_name));
     let lines: Vec<String> =
         variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
     if lines.len() > VARIABLES_MAX || lines.iter().map(String::len).sum::<usize>() > BYTES_MAX {
@@ -93,26 +104,30 @@ pub(super) fn build(
 }
 
 /// What fleet tells the job; documented for users.
-fn own(spec: &AllocationSpec, node_name: &str) -> Vec<(String, String)> {
-    let uuids: Vec<&str> = spec.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+fn own(record: &Record, prepared: &Prepared, node_name: &str) -> Vec<(String, String)> {
+    let order = &record.order;
+    let uuids: Vec<&str> = order.gpus.iter().map(GpuUuid::as_str).collect();
     let uuids = uuids.join(",");
     // "void": the container toolkit's word for "touch nothing".
     let visible = if uuids.is_empty() { "void".to_owned() } else { uuids.clone() };
     let mut list = vec![
-        ("FLEET_JOB_ID", spec.job_id.clone()),
-        ("FLEET_ALLOCATION_ID", spec.allocation_id.clone()),
+        ("FLEET_JOB_ID", order.job.to_string()),
+        ("FLEET_ALLOCATION_ID", record.id.to_string()),
         ("FLEET_NODE", node_name.to_owned()),
-        ("FLEET_ATTEMPT", spec.attempt.to_string()),
-        ("FLEET_RESTART_COUNT", spec.restart_count.to_string()),
+        ("FLEET_ATTEMPT", order.attempt.to_string()),
+        ("FLEET_RESTART_COUNT", order.restarts_used.to_string()),
         ("FLEET_NOTIFY_SOCKET", notify_path_in_container().to_owned()),
         ("CUDA_VISIBLE_DEVICES", uuids),
         ("NVIDIA_VISIBLE_DEVICES", visible),
         ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
     ];
-    list.extend(spec.job_name.clone().map(|name| ("FLEET_JOB_NAME", name)));
-    let shown = |path: &std::path::PathBuf| path.display().to_string();
-    list.extend(spec.checkpoint_dir.as_ref().map(|dir| ("FLEET_CHECKPOINT_DIR", shown(dir))));
-    list.extend(spec.resume_from.as_ref().map(|path| ("FLEET_RESUME_FROM", shown(path))));
+    if !order.spec.name.is_empty() {
+        list.push(("FLEET_JOB_NAME", order.spec.name.clone()));
+    }
+    let saves = order.spec.checkpoint.as_ref().map(|plan| plan.dir_of(order.attempt));
+    list.extend(saves.map(|dir| ("FLEET_CHECKPOINT_DIR", dir)));
+    let resumes = prepared.resume_from.as_ref().map(|path| path.display().to_string());
+    list.extend(resumes.map(|path| ("FLEET_RESUME_FROM", path)));
     list.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 

@@ -14,14 +14,15 @@ use oci_spec::runtime::{
 
 use super::destination::Begin;
 use super::gpus::Inside;
-use super::{AllocationSpec, Image, NodeSettings, PrepareError, Volume, seccomp};
+use super::{Card, Image, NodeSettings, PrepareError, Prepared, seccomp};
+use crate::attempts::Record;
 use fleet_kernel::{
     cgroup::{CgroupPlan, Disk, DiskLimits, Mode},
     filter::{DeviceKind, DeviceRule},
 };
 use fleet_shim::{
     HOST_CONTROL_PATHS, init_arguments, init_path_in_container, notify_path_in_container,
-    order::NOTIFY_SOCKET_FILE,
+    order::{NOTIFY_SOCKET_FILE, VolumeOrder, WindowSize},
 };
 
 /// Control nodes of NVIDIA's driver, shared by all who hold a lease.
@@ -59,16 +60,20 @@ const ROOT_CAPABILITIES: [Capability; 8] = [
 /// Size of `/dev/shm` for a job without a memory limit.
 const SHM_UNLIMITED: &str = "size=50%";
 
-/// What the builder needs beside the allocation.
+/// What the specification is built from.
 pub(super) struct Context<'a> {
+    pub record: &'a Record,
+    pub prepared: &'a Prepared,
     pub node: &'a NodeSettings,
     pub dir: &'a Path,
     pub cgroup: &'a CgroupPlan,
     pub mode: Mode,
     pub devices: &'a [DeviceRule],
     pub environment: Vec<String>,
-    /// Volumes that the runtime mounts, each with its anchor, in order.
-    pub volumes: &'a [(Volume, PathBuf)],
+    /// Volumes that the runtime mounts, in order.
+    pub volumes: &'a [&'a VolumeOrder],
+    /// Size of the job's terminal, if it has one.
+    pub terminal: Option<WindowSize>,
     /// Files bound over the image's own (`/etc/passwd`, `/etc/resolv.conf`).
     pub overlays: Vec<(PathBuf, &'static str)>,
     /// What the image needs for its GPUs.
@@ -78,42 +83,43 @@ pub(super) struct Context<'a> {
     pub argv: Vec<String>,
 }
 
-pub(super) fn build(spec: &AllocationSpec, context: Context<'_>) -> Result<Spec, PrepareError> {
-    let readonly = matches!(spec.image, Image::Rootfs { readonly: true, .. });
+pub(super) fn build(context: &Context<'_>) -> Result<Spec, PrepareError> {
+    let readonly = matches!(context.prepared.image, Image::Rootfs { readonly: true, .. });
     let mut root = Root::default();
     root.set_path(context.root.clone()).set_readonly(Some(readonly));
     let mut oci = Spec::default();
     oci.set_version("1.0.2".to_owned())
         .set_root(Some(root))
         .set_hostname(None)
-        .set_mounts(Some(mounts(spec, &context, readonly)))
+        .set_mounts(Some(mounts(context, readonly)))
         // None, ever: one is root's, and comes when the user's volumes are mounted already.
         .set_hooks(None)
-        .set_linux(Some(linux(spec, &context)?))
-        .set_process(Some(process(spec, &context)?));
+        .set_linux(Some(linux(context)?))
+        .set_process(Some(process(context)?));
     Ok(oci)
 }
 
-fn process(spec: &AllocationSpec, context: &Context<'_>) -> Result<Process, PrepareError> {
-    let mut groups = spec.user.groups.clone();
+fn process(context: &Context<'_>) -> Result<Process, PrepareError> {
+    let owner = &context.prepared.user;
+    let mut groups = owner.groups.clone();
     groups.extend(&context.inside.gids);
     let mut user = User::default();
-    user.set_uid(spec.user.uid).set_gid(spec.user.gid).set_additional_gids(Some(groups));
+    user.set_uid(owner.uid).set_gid(owner.gid).set_additional_gids(Some(groups));
     let mut process = Process::default();
     process
-        .set_terminal(Some(spec.tty.is_some()))
+        .set_terminal(Some(context.terminal.is_some()))
         .set_user(user)
         .set_args(Some(init_arguments(context.begin.by_init.as_deref(), &context.argv)))
         .set_env(Some(context.environment.clone()))
         .set_cwd(context.begin.by_runtime.clone())
-        .set_capabilities(Some(capabilities(spec)))
+        .set_capabilities(Some(capabilities(owner.uid)))
         .set_rlimits(rlimits(context.node)?)
         // Always: setuid programs (sudo, at, crontab) are ways out of the cgroup and to root.
         .set_no_new_privileges(Some(true))
         .set_apparmor_profile(None)
         .set_selinux_label(None)
         .set_oom_score_adj(Some(0));
-    if let Some(size) = spec.tty {
+    if let Some(size) = context.terminal {
         let console = BoxBuilder::default()
             .height(u64::from(size.rows))
             .width(u64::from(size.columns))
@@ -123,9 +129,9 @@ fn process(spec: &AllocationSpec, context: &Context<'_>) -> Result<Process, Prep
     Ok(process)
 }
 
-fn capabilities(spec: &AllocationSpec) -> LinuxCapabilities {
+fn capabilities(uid: u32) -> LinuxCapabilities {
     let kept: std::collections::HashSet<Capability> =
-        if spec.user.uid == 0 { ROOT_CAPABILITIES.into() } else { [].into() };
+        if uid == 0 { ROOT_CAPABILITIES.into() } else { [].into() };
     let mut capabilities = LinuxCapabilities::default();
     capabilities
         .set_bounding(Some(kept.clone()))
@@ -150,7 +156,8 @@ fn rlimits(node: &NodeSettings) -> Result<Option<Vec<PosixRlimit>>, PrepareError
     Ok(Some(found))
 }
 
-fn linux(spec: &AllocationSpec, context: &Context<'_>) -> Result<Linux, PrepareError> {
+fn linux(context: &Context<'_>) -> Result<Linux, PrepareError> {
+    let host = context.prepared.image == Image::Host;
     let namespaces = [
         LinuxNamespaceType::Pid,
         LinuxNamespaceType::Ipc,
@@ -167,7 +174,7 @@ fn linux(spec: &AllocationSpec, context: &Context<'_>) -> Result<Linux, PrepareE
         })
         .collect();
     let mut masked: Vec<String> = MASKED_PATHS.iter().map(|path| (*path).to_owned()).collect();
-    if spec.image == Image::Host {
+    if host {
         masked.extend(HOST_CONTROL_PATHS.iter().map(|path| (*path).to_owned()));
         masked.extend(context.node.hidden.iter().map(|path| path.display().to_string()));
     }
@@ -177,9 +184,9 @@ fn linux(spec: &AllocationSpec, context: &Context<'_>) -> Result<Linux, PrepareE
         .set_memory(None)
         .set_cpu(None)
         .set_pids(None)
-        .set_block_io(disk_limits(&spec.resources.disks)?);
+        .set_block_io(disk_limits(&context.node.disks)?);
     // With the node's own files a job may do what its user may do there.
-    let filtered = context.node.seccomp && spec.image != Image::Host;
+    let filtered = context.node.seccomp && !host;
     let mut linux = Linux::default();
     linux
         .set_namespaces(Some(namespaces))
@@ -234,11 +241,11 @@ fn device_list(rules: &[DeviceRule]) -> Vec<LinuxDeviceCgroup> {
     list
 }
 
-fn mounts(spec: &AllocationSpec, context: &Context<'_>, readonly: bool) -> Vec<Mount> {
-    let shm = spec
-        .resources
-        .memory_bytes
-        .map_or_else(|| SHM_UNLIMITED.to_owned(), |bytes| format!("size={}k", bytes / 1024));
+fn mounts(context: &Context<'_>, readonly: bool) -> Vec<Mount> {
+    let shm = match context.record.order.memory_bytes {
+        0 => SHM_UNLIMITED.to_owned(),
+        bytes => format!("size={}k", bytes / 1024),
+    };
     let mut list = vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
         mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
@@ -262,7 +269,7 @@ fn mounts(spec: &AllocationSpec, context: &Context<'_>, readonly: bool) -> Vec<M
     list.push(bind(&context.node.init_path, init_path_in_container(), &["ro", "nosuid", "nodev"]));
     let notify = context.dir.join(fleet_shim::order::NOTIFY_DIR).join(NOTIFY_SOCKET_FILE);
     list.push(bind(&notify, notify_path_in_container(), &["nosuid", "nodev", "noexec"]));
-    for node in device_nodes(spec, context.node) {
+    for node in device_nodes(&context.prepared.cards, context.node) {
         let name = node.1;
         list.push(bind(&node.0, &format!("/dev/{name}"), &["nosuid", "noexec"]));
     }
@@ -275,24 +282,28 @@ fn mounts(spec: &AllocationSpec, context: &Context<'_>, readonly: bool) -> Vec<M
         let destination = file.destination.display().to_string();
         list.push(mount(&destination, "bind", &file.source, &options));
     }
-    for (volume, anchor) in context.volumes {
+    for volume in context.volumes {
         let access = if volume.read_only { "ro" } else { "rw" };
         let destination = volume.destination.display().to_string();
-        list.push(mount(&destination, "bind", anchor, &["rbind", "nosuid", "nodev", access]));
+        list.push(mount(
+            &destination,
+            "bind",
+            &volume.anchor,
+            &["rbind", "nosuid", "nodev", access],
+        ));
     }
     list
 }
 
 /// Device nodes to show, with their names in the container: the leased cards and, with any of them, the
 /// control nodes that exist.
-pub(super) fn device_nodes(spec: &AllocationSpec, node: &NodeSettings) -> Vec<(PathBuf, String)> {
-    if spec.gpus.is_empty() {
+fn device_nodes(cards: &[Card], node: &NodeSettings) -> Vec<(PathBuf, String)> {
+    if cards.is_empty() {
         return Vec::new();
     }
-    let mut found: Vec<_> = spec
-        .gpus
+    let mut found: Vec<_> = cards
         .iter()
-        .filter_map(|gpu| Some((gpu.node_path.clone()?, format!("nvidia{}", gpu.minor))))
+        .filter_map(|card| Some((node.device_node(card)?, format!("nvidia{}", card.minor))))
         .collect();
     for name in CONTROL_NODES {
         let path = node.device_dir.join(name);

@@ -8,21 +8,29 @@ use std::{
 };
 
 use fleet_agent::{
+    attempts::Record,
     config::DriverPlaces,
-    runtime::{
-        AllocationSpec, Image, JobUser, NodeSettings, Resources, Runtime, discover, prepare,
-    },
+    runtime::{Image, NodeSettings, Prepared, Runtime, discover, prepare},
     shim_client::ShimClient,
     unit::Launcher,
 };
+use fleet_core::{
+    desired::StartOrder,
+    id::{AllocationId, JobId, LeaseId},
+    job::{JobSpec, TerminalSize, Volume},
+    lease::Epoch,
+    name::UserName,
+    time::Timestamp,
+};
 use fleet_kernel::{
-    cgroup::{Cgroup, Hierarchies, Mode},
+    cgroup::{Cgroup, DiskLimits, Hierarchies, Mode},
     filter::NvidiaMajors,
 };
 use fleet_shim::{
     log::{LogReader, Stream},
-    order::{Epoch, ExitRecord, LogSettings, ShimOrder, ShimState, StopSettings},
+    order::{ExitRecord, LogSettings, ShimOrder, ShimState},
 };
+use fleet_user::User;
 
 /// Longest wait for anything; generous, because the machine is shared.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,10 +73,21 @@ fn built(name: &str) -> PathBuf {
     program
 }
 
+/// A path as orders have it.
+pub(crate) fn text(path: impl AsRef<Path>) -> String {
+    path.as_ref().to_str().unwrap().to_owned()
+}
+
+/// A volume that may be written to.
+pub(crate) fn volume(source: impl AsRef<Path>, destination: impl AsRef<Path>) -> Volume {
+    Volume { source: text(source), destination: text(destination), read_only: false }
+}
+
 pub(crate) struct Allocation {
     root: tempfile::TempDir,
     pub(crate) dir: PathBuf,
-    pub(crate) spec: AllocationSpec,
+    pub(crate) record: Record,
+    pub(crate) prepared: Prepared,
     pub(crate) node: NodeSettings,
 }
 
@@ -83,15 +102,29 @@ impl Allocation {
         fs::set_permissions(root.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .unwrap();
         let dir = root.path().join(&id);
-        let spec = AllocationSpec {
-            allocation_id: id,
-            job_id: "job-test".to_owned(),
-            job_name: Some("test".to_owned()),
-            lease_id: "lease-test".to_owned(),
-            epoch: Epoch { incarnation: 1, index: u64::from(number) },
+        let order = StartOrder {
+            job: JobId::parse("job-test").unwrap(),
             attempt: 1,
-            restart_count: 0,
-            user: JobUser {
+            restarts_used: 0,
+            owner: UserName::parse("tester").unwrap(),
+            spec: JobSpec { name: "test".to_owned(), ..JobSpec::of(["/bin/sh", "-c", script]) },
+            gpus: Vec::new(),
+            cpu_millis: 0,
+            memory_bytes: 0,
+            resume_from: None,
+            marker: String::new(),
+            resume: None,
+        };
+        let record = Record::new(
+            AllocationId::parse(&id).unwrap(),
+            Epoch { incarnation: 1, index: u64::from(number) },
+            Some(LeaseId::parse("lease-test").unwrap()),
+            "boot".to_owned(),
+            Timestamp(0),
+            order,
+        );
+        let prepared = Prepared {
+            user: User {
                 name: "tester".to_owned(),
                 uid: UID,
                 gid: UID,
@@ -100,22 +133,9 @@ impl Allocation {
                 shell: PathBuf::from("/bin/sh"),
             },
             image: Image::Host,
-            argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
-            submit_env: Vec::new(),
-            env: Vec::new(),
-            cwd: Some(PathBuf::from("/")),
-            gpus: Vec::new(),
-            resources: Resources::default(),
+            cards: Vec::new(),
             near_cpus: None,
-            volumes: Vec::new(),
-            tty: None,
-            interactive: false,
-            checkpoint_dir: None,
             resume_from: None,
-            log: LogSettings::default(),
-            output_file: None,
-            stop: StopSettings::default(),
-            stop_after_ms: None,
         };
         let node = NodeSettings {
             node_name: "titan01".to_owned(),
@@ -130,8 +150,26 @@ impl Allocation {
             driver: DriverPlaces::default(),
             hidden: Vec::new(),
             rlimits: Vec::new(),
+            log: LogSettings::default(),
+            pids_max: None,
+            disks: DiskLimits::default(),
         };
-        Self { root, dir, spec, node }
+        Self { root, dir, record, prepared, node }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        self.record.id.as_str()
+    }
+
+    /// What its user asked for.
+    pub(crate) fn spec(&mut self) -> &mut JobSpec {
+        &mut self.record.order.spec
+    }
+
+    /// Gives the job a terminal of this size.
+    pub(crate) fn terminal(&mut self, rows: u16, columns: u16) {
+        let window = Some(TerminalSize { rows, columns });
+        (self.spec().tty, self.spec().window) = (true, window);
     }
 
     /// A place beside the allocation that its user may write to.
@@ -145,7 +183,7 @@ impl Allocation {
     }
 
     pub(crate) fn prepare(&self) -> ShimOrder {
-        prepare(&self.dir, &self.spec, &self.node).unwrap()
+        prepare(&self.dir, &self.record, &self.prepared, &self.node).unwrap()
     }
 
     pub(crate) async fn launch(&self) -> ShimOrder {
@@ -154,11 +192,16 @@ impl Allocation {
         order
     }
 
+    /// Launches it with a longer or shorter life than the agent gives to what its main process left behind.
+    pub(crate) async fn launch_lingering(&self, linger_ms: u64) {
+        let mut order = self.prepare();
+        order.stop.linger_ms = linger_ms;
+        order.write(&self.dir).unwrap();
+        self.launch_prepared().await;
+    }
+
     pub(crate) async fn launch_prepared(&self) {
-        Launcher::Plain
-            .launch(&self.node.shim_path, &self.dir, &self.spec.allocation_id, "a test")
-            .await
-            .unwrap();
+        Launcher::Plain.launch(&self.node.shim_path, &self.dir, self.id(), "a test").await.unwrap();
     }
 
     pub(crate) async fn exit(&self) -> ExitRecord {

@@ -22,10 +22,10 @@ async fn the_outermost_process_that_catches_the_signal_hears_it_and_no_other() {
             "{}; sh -c \"$WORKER\" & echo program ready; while :; do sleep 0.02; done",
             hears("program")
         );
-        job.spec.env = vec![("WORKER".to_owned(), worker), ("PROGRAM".to_owned(), program)]
+        job.spec().env = vec![("WORKER".to_owned(), worker), ("PROGRAM".to_owned(), program)]
             .into_iter()
             .collect();
-        job.spec.argv = ["/bin/sh", "-c", "sh -c \"$PROGRAM\"; true"].map(str::to_owned).to_vec();
+        job.spec().argv = ["/bin/sh", "-c", "sh -c \"$PROGRAM\"; true"].map(str::to_owned).to_vec();
         job.launch().await;
         job.wait_for("worker and program", || {
             let output = job.output();

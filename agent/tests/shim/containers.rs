@@ -1,6 +1,7 @@
 //! Images, environment, refusals before the start.
 
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -9,8 +10,10 @@ use std::{
 
 use fleet_agent::{
     config::DriverPlaces,
-    runtime::{Image, ImageConfig, PrepareError, Volume, prepare},
+    runtime::{Card, Image, PrepareError, prepare},
 };
+use fleet_core::{id::AllocationId, job::CheckpointPlan, name::GpuUuid};
+use fleet_image::ImageConfig;
 
 use crate::{
     allocation::{Allocation, UID, runtimes},
@@ -24,7 +27,7 @@ async fn the_environment_is_the_submitters_and_fleets() {
     for runtime in runtimes() {
         let mut job = Allocation::shell(&runtime, "env | sort");
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        job.spec.submit_env = vec![
+        job.spec().env = BTreeMap::from([
             pair("CONDA_PREFIX", "/opt/conda"),
             pair("LD_LIBRARY_PATH", "/opt/lib"),
             pair("FLEET_JOB_ID", "forged"),
@@ -32,9 +35,10 @@ async fn the_environment_is_the_submitters_and_fleets() {
             pair("NVIDIA_VISIBLE_DEVICES", "all"),
             pair("XDG_RUNTIME_DIR", "/run/user/1"),
             pair("BASH_FUNC_x%%", "() {  :\n}"),
-        ];
-        job.spec.env = vec![pair("MINE", "1")];
-        job.spec.checkpoint_dir = Some("/c".into());
+            pair("MINE", "1"),
+        ]);
+        job.spec().checkpoint =
+            Some(CheckpointPlan { dir: "/c".to_owned(), ..CheckpointPlan::default() });
         job.launch().await;
         job.exit().await;
         let output = job.output();
@@ -97,17 +101,18 @@ async fn an_unpacked_image_runs_as_the_jobs_user() {
             let mut job = Allocation::shell(&runtime, "");
             let root = unpacked(&job);
             let config = ImageConfig {
-                env: vec![("FROM_IMAGE".to_owned(), "yes".to_owned())],
+                env: vec!["FROM_IMAGE=yes".to_owned()],
                 entrypoint: vec!["/bin/sh".to_owned(), "-c".to_owned()],
                 cmd: vec![
                     "id -u; whoami; pwd; echo $FROM_IMAGE; touch /tmp/x && echo tmp; grep tester /etc/group"
                         .to_owned(),
                 ],
-                working_dir: Some("/work".into()),
+                working_dir: "/work".to_owned(),
+                user: None,
             };
-            job.spec.image = Image::Rootfs { path: root, readonly, config };
-            job.spec.argv = Vec::new();
-            job.spec.cwd = None;
+            job.prepared.image = Image::Rootfs { path: root, readonly, config };
+            job.spec().argv = Vec::new();
+            job.spec().workdir = String::new();
             job.launch().await;
             let exit = job.exit().await;
             let output = job.output();
@@ -145,11 +150,7 @@ async fn an_image_gets_the_drivers_files_and_its_own_gpu() {
             let (cache, volume) = (root.join("data/ld.so.cache"), job.playground());
             let text = format!("#!/bin/sh\nid > {}; id > {}\n", cache.display(), report.display());
             fs::write(&hook, text).unwrap();
-            job.spec.volumes = vec![Volume {
-                source: volume.clone(),
-                destination: "/data".into(),
-                read_only: false,
-            }];
+            job.spec().volumes = vec![crate::allocation::volume(&volume, "/data")];
             fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
             if described {
                 let text = format!(
@@ -171,11 +172,8 @@ async fn an_image_gets_the_drivers_files_and_its_own_gpu() {
                 tool_dirs: Vec::new(),
                 module_version: home.join("none"),
             };
-            let config = ImageConfig {
-                env: vec![("DIR".to_owned(), format!("/{dir}"))],
-                ..ImageConfig::default()
-            };
-            job.spec.image = Image::Rootfs { path: root, readonly: false, config };
+            let config = ImageConfig { env: vec![format!("DIR=/{dir}")], ..ImageConfig::default() };
+            job.prepared.image = Image::Rootfs { path: root, readonly: false, config };
             job.launch().await;
             let exit = job.exit().await;
             let written = volume.join("ld.so.cache");
@@ -199,40 +197,43 @@ fn what_could_hurt_the_node_is_refused_with_its_field() {
     let refuse = |change: &dyn Fn(&mut Allocation)| -> String {
         let mut job = Allocation::shell(&runtime, "true");
         change(&mut job);
-        let refused: PrepareError = prepare(&job.dir, &job.spec, &job.node).unwrap_err();
+        let refused: PrepareError =
+            prepare(&job.dir, &job.record, &job.prepared, &job.node).unwrap_err();
         assert!(!job.dir.join(fleet_shim::order::ORDER_FILE).exists());
         refused.to_string()
     };
     let pair = |name: &str| (name.to_owned(), "x".to_owned());
-    for id in ["../x", "", "a/b", "-a", "ä", "a b"] {
-        assert!(refuse(&|job| job.spec.allocation_id = id.to_owned()).contains("allocation_id"));
-    }
+    // All that such an id may hold and a control group's name may not.
+    let id = AllocationId::parse("alloc-a.b").unwrap();
+    assert!(refuse(&|job| job.record.id = id.clone()).contains("allocation_id"));
+    let in_image = |job: &mut Allocation| {
+        let (path, config) = ("/nonexistent".into(), ImageConfig::default());
+        job.prepared.image = Image::Rootfs { path, readonly: false, config };
+    };
     for name in ["FLEET_X", "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "", "A=B", "A\nB"] {
-        assert!(refuse(&|job| job.spec.env = vec![pair(name)]).contains("env"), "{name:?}");
+        let said = refuse(&|job| {
+            in_image(job);
+            job.spec().env = BTreeMap::from([pair(name)]);
+        });
+        assert!(said.contains("env"), "{name:?}");
     }
-    assert!(refuse(&|job| job.spec.argv.clear()).contains("argv"));
-    assert!(refuse(&|job| job.spec.argv.push("a\0b".to_owned())).contains("argv"));
+    assert!(refuse(&|job| job.spec().argv.clear()).contains("argv"));
+    assert!(refuse(&|job| job.spec().argv.push("a\0b".to_owned())).contains("argv"));
     for dir in ["relative", "/proc/self/fd/7", "/a/../b"] {
-        assert!(refuse(&|job| job.spec.cwd = Some(dir.into())).contains("cwd"), "{dir}");
+        assert!(refuse(&|job| job.spec().workdir = dir.to_owned()).contains("cwd"), "{dir}");
     }
     for (source, destination) in
         [("a", "/b"), ("/a/..", "/b"), ("/a", "/"), ("/a", "/dev/x"), ("/a", "/proc")]
     {
         let said = refuse(&|job| {
-            job.spec.volumes = vec![fleet_agent::runtime::Volume {
-                source: source.into(),
-                destination: destination.into(),
-                read_only: false,
-            }];
+            job.spec().volumes = vec![crate::allocation::volume(source, destination)];
         });
         assert!(said.contains("volumes[0]"), "{said}");
     }
     let said = refuse(&|job| {
-        job.spec.gpus = vec![fleet_agent::runtime::Gpu {
-            uuid: "GPU-1".to_owned(),
-            minor: 3,
-            node_path: Some("/dev/null".into()),
-        }];
+        job.node.device_dir = job.playground();
+        std::os::unix::fs::symlink("/dev/null", job.node.device_dir.join("nvidia3")).unwrap();
+        job.prepared.cards = vec![Card { uuid: GpuUuid::parse("GPU-1").unwrap(), minor: 3 }];
     });
     assert!(said.contains("gpus") && said.contains("195:3"), "{said}");
 }

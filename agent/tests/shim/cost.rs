@@ -75,7 +75,7 @@ fn run_bare(job: &Allocation, kind: RuntimeKind) -> Option<Duration> {
         if kind == RuntimeKind::Crun { "mount -t tmpfs none /sys/fs/cgroup;" } else { "" },
         root.display(),
         if kind == RuntimeKind::Crun { "--cgroup-manager=disabled" } else { "" },
-        job.spec.allocation_id,
+        job.id(),
     );
     // The notify socket is gone with its shim; the bundle wants a file there.
     fs::remove_file(job.dir.join("run/notify/notify.sock")).ok();

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Stdio, time::Duration};
 
-use fleet_agent::runtime::Resources;
+use fleet_core::time::Millis;
 use fleet_kernel::cgroup::{Hierarchies, Mode};
 use fleet_shim::order::{EndReason, ExitRecord, LogSettings, ShimPhase, ShimState};
 
@@ -57,7 +57,7 @@ async fn a_group_that_was_killed_before_takes_a_job_all_the_same() {
 async fn a_command_that_is_not_there_is_127_with_a_word_why() {
     for runtime in runtimes() {
         let mut job = Allocation::shell(&runtime, "");
-        job.spec.argv = vec!["no-such-program".to_owned()];
+        job.spec().argv = vec!["no-such-program".to_owned()];
         job.launch().await;
         assert_eq!(job.exit().await.code, Some(127));
         assert!(job.output().contains("no-such-program"), "{}", job.output());
@@ -69,13 +69,8 @@ async fn a_command_that_is_not_there_is_127_with_a_word_why() {
 async fn running_out_of_memory_is_told_as_that() {
     for runtime in runtimes() {
         let mut job = Allocation::shell(&runtime, "exec tail /dev/zero");
-        let resources = Resources {
-            memory_bytes: Some(64 << 20),
-            pids_max: Some(100),
-            cpu_millis: Some(1000),
-            ..Default::default()
-        };
-        job.spec.resources = resources;
+        (job.record.order.memory_bytes, job.record.order.cpu_millis) = (64 << 20, 1000);
+        job.node.pids_max = Some(100);
         job.launch().await;
         let exit = job.exit().await;
         assert!(exit.oom_killed, "{exit:?}");
@@ -98,7 +93,7 @@ async fn a_worker_that_ran_out_of_memory_is_told_beside_the_jobs_own_end() {
         for (last, ordered) in [("exit 3", false), ("echo ready; sleep 1000", true)] {
             let script = format!("tail /dev/zero; echo worker $?; {last}");
             let mut job = Allocation::shell(&runtime, &script);
-            job.spec.resources.memory_bytes = Some(64 << 20);
+            job.record.order.memory_bytes = 64 << 20;
             job.launch().await;
             if ordered {
                 job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
@@ -125,9 +120,8 @@ async fn forks_beyond_the_limit_fail() {
     for runtime in runtimes() {
         let script = "i=0; while [ $i -lt 40 ]; do sleep 1000 & i=$((i+1)); done; echo all";
         let mut job = Allocation::shell(&runtime, script);
-        job.spec.resources.pids_max = Some(20);
-        job.spec.stop.linger_ms = 0;
-        job.launch().await;
+        job.node.pids_max = Some(20);
+        job.launch_lingering(0).await;
         job.exit().await;
         assert!(job.output().contains("fork"), "{}", job.output());
         job.nothing_is_left().await;
@@ -238,9 +232,8 @@ async fn a_kill_is_at_once() {
 async fn processes_that_double_fork_do_not_outlive_the_attempt() {
     for runtime in runtimes() {
         let script = "(setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 0.05; done' &) ; exit 4";
-        let mut job = Allocation::shell(&runtime, script);
-        job.spec.stop.linger_ms = 300;
-        job.launch().await;
+        let job = Allocation::shell(&runtime, script);
+        job.launch_lingering(300).await;
         let exit = job.exit().await;
         assert_eq!((exit.code, exit.reason.clone()), (Some(4), EndReason::Exited), "{exit:?}");
         assert!(!exit.stuck);
@@ -254,7 +247,7 @@ async fn a_flood_of_output_is_kept_within_limits_and_its_last_bytes_are_there() 
     for runtime in runtimes() {
         let script = "head -c 30000000 /dev/zero | tr '\\0' x; echo; echo END";
         let mut job = Allocation::shell(&runtime, script);
-        job.spec.log = LogSettings { max_bytes: 1 << 20, max_files: 3 };
+        job.node.log = LogSettings { max_bytes: 1 << 20, max_files: 3 };
         job.launch().await;
         let exit = job.exit().await;
         assert_eq!((exit.code, exit.log_bytes_lost), (Some(0), 0));
@@ -289,7 +282,7 @@ async fn an_agent_that_is_killed_changes_nothing() {
             "echo before; while ! [ -e {} ]; do sleep 0.02; done; echo after; exit 5",
             go.display()
         );
-        job.spec.argv[2] = script;
+        job.spec().argv[2] = script;
         job.prepare();
         let mut agent = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "ending::an_agent_that_is_killed_changes_nothing"])
@@ -343,7 +336,7 @@ async fn a_lost_shim_leaves_a_group_that_the_agent_can_end_and_never_starts_twic
 async fn silence_ends_only_a_job_that_asked_for_it() {
     for runtime in runtimes() {
         let mut job = Allocation::shell(&runtime, "exec sleep 1000");
-        job.spec.stop_after_ms = Some(1500);
+        job.spec().stop_after = Some(Millis(1500));
         job.launch().await;
         let mut client = job.client().await;
         let launched = std::time::Instant::now();
@@ -364,7 +357,7 @@ async fn silence_ends_only_a_job_that_asked_for_it() {
 async fn a_start_that_fails_says_why_and_leaves_nothing() {
     for runtime in runtimes() {
         let mut job = Allocation::shell(&runtime, "true");
-        job.spec.cwd = Some("/no/such/directory".into());
+        job.spec().workdir = "/no/such/directory".to_owned();
         job.launch().await;
         let exit = job.exit().await;
         let EndReason::StartFailed { message } = &exit.reason else { panic!("{exit:?}") };

@@ -3,6 +3,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use fleet_agent::runtime::Runtime;
+use fleet_core::time::Millis;
 use fleet_shim::order::{EndReason, ShimState};
 use nix::{
     sys::signal::{Signal, kill},
@@ -27,9 +28,9 @@ fn saving_late(runtime: &Runtime) -> Allocation {
         "trap 'echo saved > {}' TERM; echo ready; while :; do sleep 0.05; done",
         saved.display()
     );
-    job.spec.argv = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
-    job.spec.stop_after_ms = Some(SILENCE.as_millis() as u64);
-    job.spec.stop.grace_ms = GRACE.as_millis() as u64;
+    job.spec().argv = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
+    job.spec().stop_after = Some(Millis(SILENCE.as_millis() as u64));
+    job.spec().stop_grace = Millis(GRACE.as_millis() as u64);
     job
 }
 

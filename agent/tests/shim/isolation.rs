@@ -6,7 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fleet_agent::runtime::{Gpu, Runtime, Volume};
+use fleet_agent::runtime::{Card, Runtime};
+use fleet_core::{job::Volume, name::GpuUuid};
 use fleet_kernel::{
     cgroup::DiskLimits,
     filter::{self, FilterHandle},
@@ -14,7 +15,7 @@ use fleet_kernel::{
 use fleet_shim::order::{EndReason, ORDER_FILE, RuntimeKind, STATE_FILE, ShimState};
 use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};
 
-use crate::allocation::{Allocation, UID, runtimes};
+use crate::allocation::{Allocation, UID, runtimes, text, volume};
 
 /// A node of NVIDIA's driver, openable by everybody as far as its mode goes.
 fn make_node(path: &Path, minor: u64) {
@@ -31,8 +32,9 @@ pub(crate) fn with_one_gpu(runtime: &Runtime, script: &str) -> Allocation {
         make_node(&devices.join(format!("nvidia{minor}")), minor);
     }
     make_node(&devices.join("nvidiactl"), 255);
-    job.spec.gpus =
-        vec![Gpu { uuid: "GPU-1".to_owned(), minor: 1, node_path: Some(devices.join("nvidia1")) }];
+    let uuid = GpuUuid::parse("GPU-1").unwrap();
+    job.record.order.gpus = vec![uuid.clone()];
+    job.prepared.cards = vec![Card { uuid, minor: 1 }];
     job.node.device_dir = devices;
     job
 }
@@ -60,9 +62,8 @@ async fn a_job_reads_the_disk_no_faster_than_the_node_lets_it() {
             "sync read; date +%s%N; dd if=read of=/dev/null iflag=direct bs=256k; date +%s%N",
         );
         fs::write(job.playground().join("read"), vec![1; 2 * LIMIT as usize]).unwrap();
-        job.spec.cwd = Some(job.playground());
-        job.spec.resources.disks =
-            DiskLimits { read_bytes_per_s: Some(LIMIT), write_bytes_per_s: None };
+        job.spec().workdir = text(job.playground());
+        job.node.disks = DiskLimits { read_bytes_per_s: Some(LIMIT), write_bytes_per_s: None };
         job.launch().await;
         job.exit().await;
         let output = job.output();
@@ -174,7 +175,7 @@ async fn the_filter_is_in_force_before_the_first_process() {
 async fn without_a_filter_no_process_starts() {
     for runtime in runtimes() {
         let mut job = with_one_gpu(&runtime, "touch job");
-        job.spec.cwd = Some(job.playground());
+        job.spec().workdir = text(job.playground());
         let home = job.playground().parent().unwrap().to_owned();
         let (probe, started) = (home.join("runtime-probe"), home.join("started"));
         let script = format!(
@@ -262,7 +263,7 @@ async fn the_nodes_own_doors_are_hidden_and_its_files_are_not() {
             file.display(),
             file.display()
         );
-        job.spec.argv[2] = script;
+        job.spec().argv[2] = script;
         job.launch().await;
         job.exit().await;
         let output = job.output();
@@ -285,9 +286,8 @@ async fn volumes_are_resolved_as_the_user_and_read_only_holds() {
             std::os::unix::fs::chown(dir, Some(UID), Some(UID)).unwrap();
         }
         fs::write(source.join("data"), "data\n").unwrap();
-        job.spec.volumes =
-            vec![Volume { source: source.clone(), destination: target.clone(), read_only: true }];
-        job.spec.argv[2] = format!("cat {0}/data; (echo no > {0}/new) 2>&1", target.display());
+        job.spec().volumes = vec![Volume { read_only: true, ..volume(&source, &target) }];
+        job.spec().argv[2] = format!("cat {0}/data; (echo no > {0}/new) 2>&1", target.display());
         job.launch().await;
         job.exit().await;
         assert!(job.output().starts_with("data\n"), "{}", job.output());
@@ -301,8 +301,7 @@ async fn volumes_are_resolved_as_the_user_and_read_only_holds() {
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
         let target = job.playground().join("target");
         fs::create_dir(&target).unwrap();
-        job.spec.volumes =
-            vec![Volume { source: closed.join("inner"), destination: target, read_only: false }];
+        job.spec().volumes = vec![volume(closed.join("inner"), target)];
         job.launch().await;
         let exit = job.exit().await;
         let EndReason::StartFailed { message } = &exit.reason else { panic!("{exit:?}") };
@@ -311,11 +310,7 @@ async fn volumes_are_resolved_as_the_user_and_read_only_holds() {
         // With image host the node gets no new directories.
         let mut job = Allocation::shell(&runtime, "true");
         let missing = job.playground().join("missing");
-        job.spec.volumes = vec![Volume {
-            source: job.playground(),
-            destination: missing.clone(),
-            read_only: false,
-        }];
+        job.spec().volumes = vec![volume(job.playground(), &missing)];
         job.launch().await;
         let exit = job.exit().await;
         assert!(matches!(exit.reason, EndReason::StartFailed { .. }), "{exit:?}");

@@ -38,8 +38,8 @@ fn one_cpu() -> Option<String> {
 
 fn near(runtime: &Runtime, script: &str, cpus: &str, cpu_millis: u64) -> Allocation {
     let mut job = Allocation::shell(runtime, script);
-    job.spec.near_cpus = Some(CpuSet::parse(cpus).unwrap());
-    job.spec.resources.cpu_millis = Some(cpu_millis);
+    job.prepared.near_cpus = Some(CpuSet::parse(cpus).unwrap());
+    job.record.order.cpu_millis = cpu_millis;
     job
 }
 

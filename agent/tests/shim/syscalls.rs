@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
 
-use fleet_agent::runtime::{Image, ImageConfig, Volume};
+use fleet_agent::runtime::Image;
+use fleet_core::job::Volume;
+use fleet_image::ImageConfig;
 use fleet_shim::protocol::ExecRequest;
 use libc::c_long;
 
 use crate::{
-    allocation::{Allocation, runtimes},
+    allocation::{Allocation, runtimes, volume},
     talking::read_all,
 };
 
@@ -80,11 +82,10 @@ async fn a_job_in_an_image_is_refused_what_leads_out_of_it() {
         for dir in ["bin", "lib", "lib64"] {
             symlink(format!("usr/{dir}"), root.join(dir)).unwrap();
         }
-        let (source, destination) = ("/usr".into(), "/usr".into());
-        job.spec.volumes = vec![Volume { source, destination, read_only: true }];
-        job.spec.image =
+        job.spec().volumes = vec![Volume { read_only: true, ..volume("/usr", "/usr") }];
+        job.prepared.image =
             Image::Rootfs { path: root, readonly: false, config: ImageConfig::default() };
-        job.spec.argv = [PERL, "-e", &script].map(str::to_owned).to_vec();
+        job.spec().argv = [PERL, "-e", &script].map(str::to_owned).to_vec();
         job.launch().await;
         // The last lines of what it says of itself.
         job.wait_for("answers", || job.output().contains("Mems_allowed").then_some(())).await;

@@ -10,7 +10,7 @@ use fleet_shim::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::allocation::{Allocation, PATIENCE, runtimes};
+use crate::allocation::{Allocation, PATIENCE, runtimes, text};
 
 /// Reads an attached stream to its end.
 pub(crate) async fn read_all(mut stream: Attached) -> (String, String, FrameExit) {
@@ -35,7 +35,7 @@ async fn notices_are_numbered_kept_and_passed_on() {
     for runtime in runtimes() {
         let mut job = Allocation::shell(&runtime, "");
         let go = job.playground().join("go");
-        job.spec.argv[2] = format!(
+        job.spec().argv[2] = format!(
             "while ! [ -e {} ]; do sleep 0.01; done; {SEND} STATUS=half CHECKPOINT=/c/7 NOISE=1 DONE=1",
             go.display()
         );
@@ -73,7 +73,7 @@ async fn a_terminal_is_a_terminal() {
     for runtime in runtimes() {
         let script = "tty; stty size; read line; echo \"got $line\"; stty size; read line; exit 6";
         let mut job = Allocation::shell(&runtime, script);
-        job.spec.tty = Some(WindowSize { rows: 31, columns: 99 });
+        job.terminal(31, 99);
         job.launch().await;
         job.wait_for("prompt", || job.output().contains("31 99").then_some(())).await;
         let mut stream = job.client().await.attach(true, true).await.unwrap();
@@ -95,7 +95,7 @@ async fn control_c_on_a_terminal_reaches_the_program() {
         let script =
             "trap 'echo interrupted; exit 130' INT; echo ready; while :; do sleep 0.05; done";
         let mut job = Allocation::shell(&runtime, script);
-        job.spec.tty = Some(WindowSize { rows: 24, columns: 80 });
+        job.terminal(24, 80);
         job.launch().await;
         job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
         let mut stream = job.client().await.attach(true, true).await.unwrap();
@@ -111,7 +111,7 @@ async fn control_c_on_a_terminal_reaches_the_program() {
 async fn streams_are_kept_apart_and_input_is_passed_on() {
     for runtime in runtimes() {
         let mut job = Allocation::shell(&runtime, "cat; echo problem >&2; exit 2");
-        job.spec.interactive = true;
+        job.spec().interactive = true;
         job.launch().await;
         let mut stream = job.client().await.attach(true, true).await.unwrap();
         let long = "0123456789abcdef".repeat(20_000);
@@ -188,7 +188,7 @@ async fn the_users_copy_of_the_output_is_the_users() {
             "echo out; echo err >&2; head -c 300000 /dev/zero; echo END",
         );
         let path = job.playground().join("fleet-job-test.log");
-        job.spec.output_file = Some(path.clone());
+        job.spec().output_file = Some(text(&path));
         job.launch().await;
         assert_eq!(job.exit().await.code, Some(0));
         let copy = fs::read(&path).unwrap();
@@ -208,7 +208,7 @@ async fn a_copy_that_cannot_be_written_is_told_of_in_the_log_and_at_the_end() {
         ];
         for (path, why) in broken {
             let mut job = Allocation::shell(&runtime, "echo out; sleep 0.3; echo more");
-            job.spec.output_file = Some(path.clone());
+            job.spec().output_file = Some(text(&path));
             job.launch().await;
             let exit = job.exit().await;
             let problem = format!("{}: {why}", path.display());
@@ -260,7 +260,7 @@ async fn a_client_that_does_not_read_is_dropped_and_the_job_is_not_held_up() {
     for runtime in runtimes() {
         let mut job = Allocation::shell(&runtime, "");
         let go = job.playground().join("go");
-        job.spec.argv[2] = format!(
+        job.spec().argv[2] = format!(
             "while ! [ -e {} ]; do sleep 0.01; done; head -c 20000000 /dev/zero; echo END",
             go.display()
         );

@@ -30,13 +30,13 @@ impl Allocation {
         self.prepare();
         let launcher = Launcher::choose(SLICE).await.unwrap();
         assert!(launcher.is_systemd());
-        let id = self.spec.allocation_id.clone();
+        let id = self.id().to_owned();
         launcher.launch(&self.node.shim_path, &self.dir, &id, "a test").await.unwrap();
         launcher
     }
 
     async fn unit_is_gone(&self) {
-        let unit = unit_name(&self.spec.allocation_id);
+        let unit = unit_name(self.id());
         self.wait_for("collected unit", || {
             let state = systemctl(&["show", "--property=LoadState", "--value", &unit]);
             (state == "not-found").then_some(())
@@ -55,12 +55,12 @@ async fn a_job_has_a_unit_of_its_own_and_the_filter_survives_daemon_reload() {
             &runtime,
             "echo ready; trap 'exit 3' TERM; while :; do sleep 0.05; done",
         );
-        job.spec.resources.memory_bytes = Some(64 << 20);
-        job.spec.resources.cpu_millis = Some(500);
-        job.spec.resources.pids_max = Some(50);
+        job.record.order.memory_bytes = 64 << 20;
+        job.record.order.cpu_millis = 500;
+        job.node.pids_max = Some(50);
         let launcher = job.launch_as_unit().await;
         let state = job.running().await;
-        let unit = unit_name(&job.spec.allocation_id);
+        let unit = unit_name(job.id());
         assert_eq!(systemctl(&["is-active", &unit]), "active");
         let main = systemctl(&["show", "--property=MainPID", "--value", &unit]);
         assert_eq!(main, state.shim_pid.to_string());
@@ -71,7 +71,7 @@ async fn a_job_has_a_unit_of_its_own_and_the_filter_survives_daemon_reload() {
             assert!(filter::attached(cgroup).unwrap().contains(program_id));
         }
         // The same order again is the same start.
-        let id = job.spec.allocation_id.clone();
+        let id = job.id().to_owned();
         launcher.launch(&job.node.shim_path, &job.dir, &id, "a test").await.unwrap();
         job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
         // Stopping the unit, as a shutdown does, gives the job its signal and its grace.
@@ -97,12 +97,7 @@ async fn a_lost_shim_takes_its_job_with_it() {
         job.wait_for("an empty group", || (!state.cgroup.populated().unwrap()).then_some(())).await;
         job.unit_is_gone().await;
         assert!(!job.dir.join("exit.json").exists());
-        launcher.end(&job.spec.allocation_id).await.unwrap();
-        assert!(
-            !Path::new("/sys/fs/cgroup")
-                .join(SLICE)
-                .join(unit_name(&job.spec.allocation_id))
-                .exists()
-        );
+        launcher.end(job.id()).await.unwrap();
+        assert!(!Path::new("/sys/fs/cgroup").join(SLICE).join(unit_name(job.id())).exists());
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use super::cdi::{self, Device, Edits};
 use super::host::{Described, Host, Kind};
 use super::{Bind, Inside};
-use crate::runtime::Gpu;
+use crate::runtime::Card;
 
 /// Hooks of `nvidia-ctk` without which nothing is lacking. The first three make libraries be found, which `place` and
 /// `link` do; a newer libcuda that an image has for older drivers is the user's choice, by `LD_LIBRARY_PATH`; the
@@ -40,7 +40,7 @@ pub(super) struct Chosen<'a> {
 }
 
 /// The device of each GPU, or why there is not one for all of them.
-pub(super) fn devices<'a>(host: &'a Host, gpus: &[Gpu]) -> Result<Vec<Chosen<'a>>, Vec<String>> {
+pub(super) fn devices<'a>(host: &'a Host, gpus: &[Card]) -> Result<Vec<Chosen<'a>>, Vec<String>> {
     let mut notes = Vec::new();
     let usable: Vec<&Described> = host
         .described
@@ -64,7 +64,7 @@ pub(super) fn devices<'a>(host: &'a Host, gpus: &[Gpu]) -> Result<Vec<Chosen<'a>
 }
 
 /// The device of one GPU: of the last folder that has one, and there by UUID before any other name.
-fn device<'a>(usable: &[&'a Described], gpu: &Gpu) -> Result<Option<Chosen<'a>>, String> {
+fn device<'a>(usable: &[&'a Described], gpu: &Card) -> Result<Option<Chosen<'a>>, String> {
     let mut folders: Vec<usize> = usable.iter().map(|file| file.folder).collect();
     folders.sort_unstable();
     folders.dedup();
@@ -74,7 +74,7 @@ fn device<'a>(usable: &[&'a Described], gpu: &Gpu) -> Result<Option<Chosen<'a>>,
             .flat_map(|file| file.spec.devices.iter().map(|device| Chosen { file, device }))
             .collect();
         let named: Vec<&Chosen<'a>> =
-            all.iter().filter(|one| one.device.name == gpu.uuid).collect();
+            all.iter().filter(|one| one.device.name == gpu.uuid.as_str()).collect();
         match named.as_slice() {
             [one] => {
                 let cards = one.device.container_edits.cards();

@@ -15,7 +15,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use super::Gpu;
+use super::Card;
 
 pub(crate) use host::{Host, image_library_dir};
 
@@ -41,7 +41,7 @@ pub(crate) struct Inside {
 }
 
 /// What a job with these GPUs gets. `library_dir` is where the image's own C library is.
-pub(crate) fn inside(host: &Host, gpus: &[Gpu], library_dir: Option<&Path>) -> Inside {
+pub(crate) fn inside(host: &Host, gpus: &[Card], library_dir: Option<&Path>) -> Inside {
     let mut inside = Inside::default();
     if gpus.is_empty() {
         return inside;

@@ -5,6 +5,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use fleet_core::name::GpuUuid;
+
 use super::cdi::{Format, parse};
 use super::host::{Described, Kind};
 use super::*;
@@ -63,8 +65,8 @@ devices:
 kind: nvidia.com/gpu
 "#;
 
-fn gpu(uuid: &str, minor: u32) -> Gpu {
-    Gpu { uuid: uuid.to_owned(), minor, node_path: None }
+fn gpu(uuid: &str, minor: u32) -> Card {
+    Card { uuid: GpuUuid::parse(uuid).unwrap(), minor }
 }
 
 /// A node with these descriptions (folder, text), the driver of that time, its files and the hook.
@@ -93,7 +95,7 @@ fn node(descriptions: &[(usize, &str)]) -> Host {
     host
 }
 
-fn one(host: &Host, gpu: Gpu) -> Inside {
+fn one(host: &Host, gpu: Card) -> Inside {
     inside(host, &[gpu], Some(Path::new("/usr/lib64")))
 }
 

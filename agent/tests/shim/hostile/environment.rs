@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt};
 
-use fleet_agent::runtime::prepare;
+use fleet_agent::runtime::{Image, prepare};
+use fleet_image::ImageConfig;
 use fleet_shim::protocol::ExecRequest;
 
 use super::{kill, words};
@@ -45,8 +46,8 @@ async fn only_the_job_gets_the_users_environment() {
         fs::write(&program, text).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         job.node.runtime.path = program;
-        job.spec.submit_env = hostile();
-        job.spec.env = vec![("LD_BIND_NOT".to_owned(), VALUE.to_owned())];
+        job.spec().env = hostile().into_iter().collect();
+        job.spec().env.insert("LD_BIND_NOT".to_owned(), VALUE.to_owned());
         job.launch().await;
         job.wait_for("the job", || job.output().contains("said\n").then_some(())).await;
         let output = job.output();
@@ -79,8 +80,10 @@ async fn no_variable_carries_a_nul() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let refuse = |env: (String, String)| {
             let mut job = Allocation::shell(&runtime, "true");
-            job.spec.env = vec![env];
-            prepare(&job.dir, &job.spec, &job.node).unwrap_err().to_string()
+            let (path, config) = ("/nonexistent".into(), ImageConfig::default());
+            job.prepared.image = Image::Rootfs { path, readonly: false, config };
+            job.spec().env = BTreeMap::from([env]);
+            prepare(&job.dir, &job.record, &job.prepared, &job.node).unwrap_err().to_string()
         };
         assert_eq!(refuse(pair("A\0B", "x")), r#"env: "A\0B" is not a valid variable name"#);
         assert_eq!(refuse(pair("\0", "x")), r#"env: "\0" is not a valid variable name"#);
@@ -88,7 +91,8 @@ async fn no_variable_carries_a_nul() {
 
         // What the submitting shell has is not the user's fault: it is left behind.
         let mut job = Allocation::shell(&runtime, "env; echo said; exec sleep 1000");
-        job.spec.submit_env = vec![pair("A\0B", "x"), pair("C", "x\0D=y"), pair("E", "kept")];
+        let variables = [pair("A\0B", "x"), pair("C", "x\0D=y"), pair("E", "kept")];
+        job.spec().env = BTreeMap::from(variables);
         job.launch().await;
         job.wait_for("the job", || job.output().contains("said\n").then_some(())).await;
         let output = job.output();

@@ -25,9 +25,10 @@ mod volumes;
 use std::{collections::BTreeMap, fs, path::Path};
 
 use fleet_agent::{
-    runtime::{Image, ImageConfig},
+    runtime::Image,
     shim_client::{Attached, ClientError},
 };
+use fleet_image::ImageConfig;
 use fleet_shim::{
     order::{EndReason, ExitRecord, WindowSize},
     protocol::{ExecRequest, FrameExit},
@@ -38,7 +39,7 @@ use crate::{allocation::Allocation, talking::read_all};
 /// The job runs in an image with busybox alone.
 fn in_image(job: &mut Allocation) {
     let path = crate::containers::unpacked(job);
-    job.spec.image = Image::Rootfs { path, readonly: false, config: ImageConfig::default() };
+    job.prepared.image = Image::Rootfs { path, readonly: false, config: ImageConfig::default() };
 }
 
 fn words(words: &[&str]) -> Vec<String> {

@@ -6,12 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fleet_agent::runtime::{Image, ImageConfig, Volume, prepare};
-use fleet_shim::order::WindowSize;
+use fleet_agent::runtime::{Image, prepare};
+use fleet_image::ImageConfig;
 
 use super::{beside, in_image, kill, run, start_failure, tree};
 use crate::{
-    allocation::{Allocation, UID, runtimes},
+    allocation::{Allocation, UID, runtimes, text, volume},
     containers::{no_busybox, unpacked},
 };
 
@@ -37,8 +37,8 @@ async fn nothing_started_has_more_than_three_descriptors() {
             }
             for tty in [false, true] {
                 let mut job = Allocation::shell(&runtime, "");
-                job.spec.argv[2] = format!("{LIST}; echo listed; exec sleep 1000");
-                job.spec.tty = tty.then_some(WindowSize { rows: 24, columns: 80 });
+                job.spec().argv[2] = format!("{LIST}; echo listed; exec sleep 1000");
+                job.spec().tty = tty;
                 if image {
                     in_image(&mut job);
                 }
@@ -74,10 +74,11 @@ async fn no_working_directory_is_below_proc() {
             let path = unpacked(&job);
             symlink("/proc/self/fd/7", path.join("descriptor")).unwrap();
             symlink("proc", path.join("door")).unwrap();
-            let config = ImageConfig { working_dir: Some(dir.into()), ..ImageConfig::default() };
-            job.spec.image = Image::Rootfs { path, readonly: false, config };
-            job.spec.cwd = None;
-            let refused = prepare(&job.dir, &job.spec, &job.node).unwrap_err().to_string();
+            let config = ImageConfig { working_dir: dir.to_owned(), ..ImageConfig::default() };
+            job.prepared.image = Image::Rootfs { path, readonly: false, config };
+            job.spec().workdir = String::new();
+            let refused =
+                prepare(&job.dir, &job.record, &job.prepared, &job.node).unwrap_err().to_string();
             assert_eq!(refused, format!("cwd: {dir} {reason}"));
         }
         // Beside a running job, which may have made links by now.
@@ -120,13 +121,13 @@ async fn a_working_directory_is_entered_as_the_user() {
         let mut job = Allocation::shell(&runtime, READ);
         let home = closed(&job);
         let inner = home.join("closed/inner");
-        job.spec.cwd = Some(inner.clone());
+        job.spec().workdir = text(&inner);
         let failure = start_failure(&run(&job).await);
         assert!(failure.contains("closed/inner"), "{failure}");
 
         let mut job = Allocation::shell(&runtime, "pwd; exec sleep 1000");
         let (home, mine) = (closed(&job), job.playground());
-        job.spec.cwd = Some(mine.clone());
+        job.spec().workdir = text(&mine);
         job.launch().await;
         job.wait_for("the job", || (!job.output().is_empty()).then_some(())).await;
         assert_eq!(job.output(), format!("{}\n", mine.display()));
@@ -152,14 +153,13 @@ async fn a_working_directory_is_entered_as_the_user() {
             let mut job = Allocation::shell(&runtime, READ);
             let home = closed(&job);
             in_image(&mut job);
-            if let Image::Rootfs { path, .. } = &job.spec.image {
+            if let Image::Rootfs { path, .. } = &job.prepared.image {
                 symlink("home", path.join("link")).unwrap();
                 fs::create_dir_all(path.join("home/closed/inner")).unwrap();
             }
             let before = tree(&home);
-            let (source, destination) = (home.clone(), "/home".into());
-            job.spec.volumes = vec![Volume { source, destination, read_only: false }];
-            job.spec.cwd = Some(dir.into());
+            job.spec().volumes = vec![volume(&home, "/home")];
+            job.spec().workdir = dir.to_owned();
             let exit = run(&job).await;
             assert_eq!(exit.code, Some(126), "{dir}: {exit:?} {}", job.output());
             assert!(!job.output().contains("secret"), "{dir}: {}", job.output());
@@ -180,9 +180,9 @@ async fn a_working_directory_of_the_image_is_the_images_own_matter() {
         let path = unpacked(&job);
         fs::create_dir(path.join("root")).unwrap();
         fs::set_permissions(path.join("root"), fs::Permissions::from_mode(0o700)).unwrap();
-        let config = ImageConfig { working_dir: Some("/root".into()), ..ImageConfig::default() };
-        job.spec.image = Image::Rootfs { path, readonly: false, config };
-        job.spec.cwd = None;
+        let config = ImageConfig { working_dir: "/root".to_owned(), ..ImageConfig::default() };
+        job.prepared.image = Image::Rootfs { path, readonly: false, config };
+        job.spec().workdir = String::new();
         let exit = run(&job).await;
         assert_eq!((exit.code, job.output().as_str()), (Some(0), "begun\n"), "{exit:?}");
         job.nothing_is_left().await;
@@ -226,7 +226,7 @@ async fn what_is_to_be_masked_is_masked() {
             (echo x > /proc/sys/kernel/core_pattern) 2>&1; (echo x > /proc/sys/kernel/panic) 2>&1";
         let mut job = Allocation::shell(&runtime, script);
         in_image(&mut job);
-        (job.spec.user.uid, job.spec.user.gid) = (0, 0);
+        (job.prepared.user.uid, job.prepared.user.gid) = (0, 0);
         run(&job).await;
         let output = job.output();
         assert_eq!(output.matches("Read-only file system").count(), 2, "{output}");
@@ -246,14 +246,14 @@ async fn a_console_is_the_jobs_own_terminal() {
             let script = "if [ -e /dev/console ]; then /bin/busybox stat -c %t /dev/console; echo here > /dev/console
                 else echo none; fi";
             let mut job = Allocation::shell(&runtime, script);
-            job.spec.tty = tty.then_some(WindowSize { rows: 24, columns: 80 });
+            job.spec().tty = tty;
             let path = unpacked(&job);
             let outside = job.playground().join("console");
             fs::write(&outside, "mine").unwrap();
             symlink(&outside, path.join("dev/console")).unwrap();
             symlink(&outside, path.join("dev/null")).unwrap();
             let config = ImageConfig::default();
-            job.spec.image = Image::Rootfs { path, readonly: false, config };
+            job.prepared.image = Image::Rootfs { path, readonly: false, config };
             let exit = run(&job).await;
             let output = job.output().replace('\r', "");
             // 0x88 is the major number of pseudo-terminals.
@@ -298,10 +298,10 @@ async fn links_of_an_image_lead_nowhere_on_the_node() {
                 };
                 symlink(&target, &place).unwrap();
                 let config = ImageConfig::default();
-                job.spec.image = Image::Rootfs { path, readonly: false, config };
-                job.spec.tty = Some(WindowSize { rows: 24, columns: 80 });
+                job.prepared.image = Image::Rootfs { path, readonly: false, config };
+                job.terminal(24, 80);
                 let before = tree(&outside);
-                match prepare(&job.dir, &job.spec, &job.node) {
+                match prepare(&job.dir, &job.record, &job.prepared, &job.node) {
                     Ok(_) => {
                         assert!(!["dev", "proc", "sys"].contains(&name), "{name} {kind}");
                         job.launch_prepared().await;

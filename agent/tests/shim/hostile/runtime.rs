@@ -45,7 +45,7 @@ async fn a_job_of_root_cannot_overwrite_the_runtime_that_enters_it() {
             case $p in /proc/1|/proc/$$) ;; *) (echo overwritten > $p/exe) 2> /dev/null ;; esac; done; done";
         let mut job = Allocation::shell(&runtime, script);
         in_image(&mut job);
-        (job.spec.user.uid, job.spec.user.gid) = (0, 0);
+        (job.prepared.user.uid, job.prepared.user.gid) = (0, 0);
         // By another process, as in `containers::unpacked`.
         let program = job.playground().join(runtime.kind.to_string());
         let copied = Command::new("cp").arg(&runtime.path).arg(&program).status();

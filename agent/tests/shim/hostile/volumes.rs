@@ -3,7 +3,6 @@
 use std::{
     fs,
     os::unix::fs::{chown, symlink},
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,22 +10,15 @@ use std::{
     thread,
 };
 
-use fleet_agent::runtime::{Image, Volume, prepare};
+use fleet_agent::runtime::{Image, prepare};
+use fleet_core::job::Volume;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 use super::{in_image, run, start_failure, tree};
 use crate::{
-    allocation::{Allocation, UID, runtimes},
+    allocation::{Allocation, UID, runtimes, text, volume},
     containers::no_busybox,
 };
-
-fn volume(source: impl AsRef<Path>, destination: impl AsRef<Path>) -> Volume {
-    Volume {
-        source: source.as_ref().to_owned(),
-        destination: destination.as_ref().to_owned(),
-        read_only: false,
-    }
-}
 
 /// Directories of the user's beside the job.
 fn dirs(job: &Allocation, names: &[&str]) {
@@ -53,7 +45,7 @@ async fn a_source_that_is_no_file_of_the_user_is_refused() {
             // Midway, and at the end.
             symlink("/proc/self/root", mine.join("link")).unwrap();
             symlink("/dev/zero", mine.join("device")).unwrap();
-            job.spec.volumes = vec![volume(mine.join(source), mine.join("place"))];
+            job.spec().volumes = vec![volume(mine.join(source), mine.join("place"))];
             let failure = start_failure(&run(&job).await);
             assert!(failure.contains(reason) && failure.contains(source), "{failure}");
         }
@@ -63,8 +55,8 @@ async fn a_source_that_is_no_file_of_the_user_is_refused() {
         let mine = job.playground();
         fs::write(mine.join("there/inner/file"), "found\n").unwrap();
         symlink("there", mine.join("link")).unwrap();
-        job.spec.argv[2] = format!("cat {}/place/file", mine.display());
-        job.spec.volumes = vec![volume(mine.join("link/inner"), mine.join("place"))];
+        job.spec().argv[2] = format!("cat {}/place/file", mine.display());
+        job.spec().volumes = vec![volume(mine.join("link/inner"), mine.join("place"))];
         run(&job).await;
         assert_eq!(job.output(), "found\n");
         job.nothing_is_left().await;
@@ -80,7 +72,7 @@ async fn a_source_with_a_door_of_the_node_is_refused() {
             dirs(&job, &["place"]);
             let mine = job.playground();
             symlink("/run", mine.join("link")).unwrap();
-            job.spec.volumes = vec![volume(mine.join(source), mine.join("place"))];
+            job.spec().volumes = vec![volume(mine.join(source), mine.join("place"))];
             let failure = start_failure(&run(&job).await);
             let shown = mine.join(source).display().to_string();
             assert!(failure.starts_with(&format!("volume {shown}: the node's /")), "{failure}");
@@ -113,15 +105,15 @@ async fn nothing_is_made_in_a_volume() {
                 fs::create_dir_all(home.join("outside/closed")).unwrap();
                 symlink(home.join("outside"), mine.join("link")).unwrap();
                 symlink(home.join("outside/new"), mine.join("out")).unwrap();
-                if let Image::Rootfs { path, .. } = &job.spec.image {
+                if let Image::Rootfs { path, .. } = &job.prepared.image {
                     fs::create_dir(path.join("vol")).unwrap();
                     symlink("vol", path.join("x")).unwrap();
                 }
                 let before = (tree(&mine), tree(&home.join("outside")));
-                job.spec.volumes =
+                job.spec().volumes =
                     vec![volume(&mine, "/vol"), volume(mine.join(source), destination)];
                 if destination.contains("..") {
-                    prepare(&job.dir, &job.spec, &job.node).unwrap_err();
+                    prepare(&job.dir, &job.record, &job.prepared, &job.node).unwrap_err();
                 } else {
                     let failure = start_failure(&run(&job).await);
                     assert!(failure.contains("it must exist, and not by a link"), "{failure}");
@@ -150,7 +142,7 @@ async fn volumes_lie_in_volumes() {
         }
         fs::write(mine.join("one/d"), "covered\n").unwrap();
         fs::write(mine.join("d"), "a file\n").unwrap();
-        job.spec.volumes = vec![
+        job.spec().volumes = vec![
             volume(mine.join("one"), "/a"),
             volume(mine.join("two"), "/a/b"),
             Volume { read_only: true, ..volume(mine.join("three"), "/a/b/c") },
@@ -171,10 +163,10 @@ async fn volumes_lie_in_volumes() {
         dirs(&job, &["one", "one/b", "two", "place"]);
         let mine = job.playground();
         fs::write(mine.join("two/file"), "two\n").unwrap();
-        job.spec.argv[2] =
+        job.spec().argv[2] =
             format!("cat {0}/place/b/file; (echo no > {0}/place/b/x) 2>&1", mine.display());
         symlink("place", mine.join("link")).unwrap();
-        job.spec.volumes = vec![
+        job.spec().volumes = vec![
             volume(mine.join("one"), mine.join("place")),
             Volume { read_only: true, ..volume(mine.join("two"), mine.join("link/b")) },
         ];
@@ -202,12 +194,13 @@ async fn no_destination_covers_what_fleet_makes() {
     ] {
         let mut job = Allocation::shell(&runtime, "true");
         in_image(&mut job);
-        if let Image::Rootfs { path, .. } = &job.spec.image {
+        if let Image::Rootfs { path, .. } = &job.prepared.image {
             fs::create_dir(path.join("run")).unwrap();
             symlink(target, path.join(link)).unwrap();
         }
-        job.spec.volumes = vec![volume(job.playground(), destination)];
-        let refused = prepare(&job.dir, &job.spec, &job.node).unwrap_err().to_string();
+        job.spec().volumes = vec![volume(job.playground(), destination)];
+        let refused =
+            prepare(&job.dir, &job.record, &job.prepared, &job.node).unwrap_err().to_string();
         assert!(refused.starts_with("volumes[0].destination: "), "{refused}");
         assert!(refused.ends_with("cannot be covered, and the image leads there"), "{refused}");
     }
@@ -220,7 +213,7 @@ async fn no_destination_covers_what_fleet_makes() {
         let mine = job.playground();
         fs::write(mine.join("mine/mark"), "").unwrap();
         symlink("/dev", mine.join("link")).unwrap();
-        job.spec.volumes = vec![volume(mine.join("mine"), mine.join("link"))];
+        job.spec().volumes = vec![volume(mine.join("mine"), mine.join("link"))];
         let exit = run(&job).await;
         assert_eq!(job.output(), "sound\n", "{exit:?}");
         job.nothing_is_left().await;
@@ -248,8 +241,8 @@ async fn a_destination_exchanged_during_starts_makes_nothing_on_the_node() {
         });
         for _ in 0..STARTS {
             let mut job = Allocation::shell(&runtime, "true");
-            job.spec.volumes = vec![volume(mine.join("source"), mine.join("way/place"))];
-            job.spec.cwd = Some(mine.join("way/begin"));
+            job.spec().volumes = vec![volume(mine.join("source"), mine.join("way/place"))];
+            job.spec().workdir = text(mine.join("way/begin"));
             // It starts, or it does not.
             run(&job).await;
         }
