@@ -16,7 +16,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::clock;
-use crate::gpu::{GpuEvent, GpuSnapshot, Handle, event_signal, snapshot_signals};
+use crate::gpu::{self, GpuEvent, GpuSnapshot, event_signal, snapshot_signals};
 use crate::headroom::Headroom;
 use crate::outbox::Outbox;
 
@@ -28,9 +28,28 @@ const ROOM_EVERY: Duration = Duration::from_secs(5);
 /// How long a look that was asked for is waited for.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
-/// Asks the task to look at the room of the node now.
+/// What others hold of it: the conditions that hold, as the task said last, and the way to have it look. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Handle {
+    conditions: watch::Sender<Vec<Condition>>,
+    looks: Arc<Looks>,
+}
+
+impl Handle {
+    /// What holds now, and what comes.
+    pub(crate) fn conditions(&self) -> watch::Receiver<Vec<Condition>> {
+        self.conditions.subscribe()
+    }
+
+    /// Has the task look at the room of the node now. Returns when what is lacking is on its way to the controllers: before
+    /// the end of what failed for want of it.
+    pub(crate) async fn look_now(&self) {
+        self.looks.now().await;
+    }
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
+struct Looks {
     wake: Notify,
     /// How often it was asked for; and how often that was when the last look began.
     asked: AtomicU64,
@@ -38,8 +57,7 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    /// Returns when what is lacking now is on its way to the controllers: before the end of what failed for want of it.
-    pub(crate) async fn now(&self) {
+    async fn now(&self) {
         let own = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
         let mut done = self.done.subscribe();
         self.wake.notify_one();
@@ -112,21 +130,20 @@ fn clear(tracker: &mut HealthTracker, desired: Option<&DesiredNode>) -> bool {
 pub(crate) struct Parts {
     pub(crate) state_dir: PathBuf,
     pub(crate) boot_id: String,
-    pub(crate) gpus: Handle,
+    pub(crate) gpus: gpu::Handle,
     pub(crate) events: mpsc::Receiver<GpuEvent>,
     /// What an admin cleared is in the newest document.
     pub(crate) desired: watch::Receiver<Option<DesiredNode>>,
     pub(crate) outbox: Outbox,
-    pub(crate) looks: Arc<Looks>,
-    /// The conditions that hold, for the metrics.
-    pub(crate) seen: watch::Sender<Vec<Condition>>,
+    pub(crate) handle: Handle,
     pub(crate) pulse: Pulse,
 }
 
 /// Runs until the monitor ends.
 pub(crate) async fn run(parts: Parts) {
-    let Parts { state_dir, boot_id, gpus, mut events, mut desired, outbox, looks, seen, mut pulse } =
+    let Parts { state_dir, boot_id, gpus, mut events, mut desired, outbox, handle, mut pulse } =
         parts;
+    let Handle { conditions: seen, looks } = handle;
     let (path, mut room) = (state_dir.join(FILE), Headroom::of(&state_dir));
     let mut tracker = load(&path, &boot_id);
     look_at_headroom(&mut tracker, &mut room);

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::desired::DesiredLease;
-use fleet_core::name::GpuUuid;
+use fleet_core::ending::ForeignUse;
+use fleet_core::name::{GpuUuid, NodeName};
 use fleet_core::node::NodeFacts;
 use fleet_core::time::Timestamp;
 use fleet_daemon::progress::Pulse;
@@ -26,11 +27,13 @@ use tokio::time::timeout;
 pub use self::facts::machine_facts;
 
 use crate::attempts::Registry;
+use crate::denied::DeniedUsers;
 use crate::gpu::{DriverState, GpuSnapshot};
+use crate::handles::Gpus;
 use crate::holders::{Evictor, Names, UsageParts, Usages};
 use crate::leases::Floors;
-use crate::node::NodeContext;
 use crate::outbox::Outbox;
+use fleet_user::Users;
 
 /// How long the first inventory may take before the node says it has none yet.
 const FIRST_INVENTORY_MAX: Duration = Duration::from_secs(20);
@@ -42,17 +45,30 @@ pub struct View {
     pub measured: watch::Receiver<Vec<v1::MeasuredGpu>>,
 }
 
+/// What the task is made of.
+#[derive(Debug)]
+pub struct InventoryParts {
+    pub node: NodeName,
+    pub gpus: Gpus,
+    pub users: Users,
+    /// Users who were seen on a GPU that is not theirs, for the terminals.
+    pub denied: DeniedUsers,
+    /// What becomes of those who use a GPU without a lease.
+    pub foreign: ForeignUse,
+    pub floors: Floors,
+    pub usages: Usages,
+    pub registry: Registry,
+    pub outbox: Outbox,
+    /// The leases of the last document; `None` before the first.
+    pub leases: watch::Receiver<Option<Vec<DesiredLease>>>,
+    /// What does not change while the agent runs: [`machine_facts`].
+    pub base: NodeFacts,
+}
+
 /// The task; see the module's doc.
 #[derive(Debug)]
 pub struct Inventory {
-    node: Arc<NodeContext>,
-    floors: Floors,
-    usages: Usages,
-    registry: Registry,
-    outbox: Outbox,
-    /// The leases of the last document; `None` before the first.
-    leases: watch::Receiver<Option<Vec<DesiredLease>>>,
-    base: NodeFacts,
+    parts: InventoryParts,
     /// Looks in a row at which each GPU was found dirty.
     dirty: BTreeMap<GpuUuid, u32>,
     /// Since when which process is on a GPU without a lease.
@@ -66,16 +82,8 @@ pub struct Inventory {
 
 impl Inventory {
     /// Waits for the first look at the GPUs, then runs as a task.
-    pub async fn start(
-        node: Arc<NodeContext>,
-        (floors, usages): (Floors, Usages),
-        registry: Registry,
-        outbox: Outbox,
-        leases: watch::Receiver<Option<Vec<DesiredLease>>>,
-        base: NodeFacts,
-        mut pulse: Pulse,
-    ) -> View {
-        let mut snapshots = node.gpus.snapshots();
+    pub async fn start(parts: InventoryParts, mut pulse: Pulse) -> View {
+        let mut snapshots = parts.gpus.driver.snapshots();
         let looked = |seen: &Arc<GpuSnapshot>| {
             let measured = seen.sample > 0 || seen.gpus.is_empty();
             // One that is not loaded, perhaps since it is being upgraded, is not waited for.
@@ -84,27 +92,14 @@ impl Inventory {
         };
         // Later GPUs are facts that changed.
         drop(timeout(FIRST_INVENTORY_MAX, snapshots.wait_for(looked)).await);
-        let (facts, facts_seen) = watch::channel(base.clone());
+        let (facts, facts_seen) = watch::channel(parts.base.clone());
         let (measured, measured_seen) = watch::channel(Vec::new());
         let (dirty, names) = (BTreeMap::new(), Names::default());
         let foreign = BTreeMap::new();
-        let mut inventory = Self {
-            node,
-            floors,
-            usages,
-            registry,
-            outbox,
-            leases,
-            base,
-            dirty,
-            foreign,
-            evictor: Evictor::default(),
-            names,
-            facts,
-            measured,
-        };
+        let mut inventory =
+            Self { parts, dirty, foreign, evictor: Evictor::default(), names, facts, measured };
         inventory.look(&snapshots.borrow_and_update().clone()).await;
-        let mut gate = inventory.node.gate.state();
+        let mut gate = inventory.parts.gpus.gate.state();
         tokio::spawn(async move {
             loop {
                 tokio::select! {
@@ -126,27 +121,27 @@ impl Inventory {
     }
 
     async fn look(&mut self, snapshot: &Arc<GpuSnapshot>) {
-        if let Err(error) = self.floors.learn(snapshot) {
+        if let Err(error) = self.parts.floors.learn(snapshot) {
             tracing::warn!(%error, "what was learned of the GPUs is not stored");
         }
         let dirt = self.dirt(snapshot).await;
         self.say(self.facts_of(snapshot, &dirt));
-        let leases = self.leases.borrow().clone().unwrap_or_default();
+        let leases = self.parts.leases.borrow().clone().unwrap_or_default();
         let parts = UsageParts {
-            holders: &self.node.holders,
-            observers: &self.node.observers,
-            users: &self.node.users,
-            registry: &self.registry,
-            outbox: &self.outbox,
+            holders: &self.parts.gpus.holders,
+            observers: &self.parts.gpus.observers,
+            users: &self.parts.users,
+            registry: &self.parts.registry,
+            outbox: &self.parts.outbox,
         };
-        self.usages.look(parts, snapshot, &leases).await;
+        self.parts.usages.look(parts, snapshot, &leases).await;
         let measured = self.measure(snapshot).await;
         self.measured.send_replace(measured);
     }
 
     fn say(&self, facts: NodeFacts) {
         if facts != *self.facts.borrow() {
-            self.outbox.facts(facts.clone());
+            self.parts.outbox.facts(facts.clone());
             self.facts.send_replace(facts);
         }
     }

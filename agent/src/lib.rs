@@ -11,8 +11,8 @@
 //! to users, `fleet-image` keeps images, `fleet-node` decides.
 //!
 //! These modules stand on each other without a circle (`tests/tidy/rooms.rs`). Facts that many of them share have modules
-//! of their own below them: [`attempts`], [`processes`], [`outbox`], [`fence`], [`denied`]. [`node`] holds the
-//! handles that attempts share, and so stands above the parts that hand them out.
+//! of their own below them: [`attempts`], [`processes`], [`outbox`], [`fence`], [`denied`]. [`handles`] groups the handles
+//! that several parts need together, and so stands above the parts that hand them out.
 
 pub mod ahead;
 pub mod allocations;
@@ -29,6 +29,7 @@ pub mod enroll;
 pub mod fence;
 pub mod gate;
 pub mod gpu;
+pub mod handles;
 mod headroom;
 mod health;
 pub mod holders;
@@ -36,7 +37,6 @@ pub mod inventory;
 pub mod leases;
 pub mod link;
 pub mod local;
-pub mod node;
 pub mod operations;
 pub mod outbox;
 pub mod processes;

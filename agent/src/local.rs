@@ -5,13 +5,12 @@
 //! reconcile task does, and answers when it is on the disk.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::gpu::{Gpu, Presence};
 use fleet_core::id::{AllocationId, JobId, ReservationId};
 use fleet_core::job::JobState;
-use fleet_core::name::{GpuUuid, TEXT_BYTES_MAX, UserName, is_plain_text};
+use fleet_core::name::{GpuUuid, NodeName, TEXT_BYTES_MAX, UserName, is_plain_text};
 use fleet_core::time::{Millis, Timestamp};
 use fleet_core::view::GpuState;
 use fleet_core::window::{Enforced, Enforcement, Fallback};
@@ -28,12 +27,15 @@ use tonic::{Request, Response, Status};
 use crate::chain::chain;
 use crate::clock;
 use crate::containers;
+use crate::gate;
+use crate::gpu;
 use crate::inventory::View;
-use crate::node::NodeContext;
 use crate::runtime::CONTROL_NODES;
-use crate::unit::LaunchError;
+use crate::terminals;
+use crate::unit::{LaunchError, Launcher};
 use crate::vouch::VouchService;
 use fleet_node::promises::{Promises, Refused, Stage, WindowInHand};
+use fleet_user::Users;
 
 /// Everybody on this machine may ask; the kernel says who it is.
 const SOCKET_MODE: u32 = 0o666;
@@ -101,7 +103,16 @@ pub struct LocalView {
 /// What the socket is served with.
 #[derive(Debug, Clone)]
 pub struct LocalParts {
-    pub node: Arc<NodeContext>,
+    pub node: NodeName,
+    pub users: Users,
+    pub gpus: gpu::Handle,
+    pub gate: gate::Handle,
+    pub terminals: terminals::Handle,
+    pub launcher: Launcher,
+    /// Where the driver's device nodes are.
+    pub device_dir: PathBuf,
+    /// People are held only below one control group.
+    pub holds_one_group: bool,
     pub view: View,
     pub asks: mpsc::Sender<Ask>,
     pub vouching: VouchService,
@@ -212,7 +223,7 @@ impl Local for LocalService {
         let by = root(&request)?;
         let request = request.into_inner();
         let owner = UserName::parse(&request.user).map_err(|error| invalid("user", error))?;
-        let found = self.0.node.users.resolve(owner.as_str(), None).await;
+        let found = self.0.users.resolve(owner.as_str(), None).await;
         found.map_err(|error| invalid("user", error))?;
         let gpus = self.gpus(&request.gpus)?;
         let (reason, id) = (reason(&request.reason)?, drawn_id()?);
@@ -276,10 +287,10 @@ impl LocalService {
     /// At every login: it waits for nothing but a name that nobody asked for before.
     async fn held_by(&self, uid: u32) -> v1::HeldHere {
         let mut gpus = Vec::new();
-        for one in self.0.node.terminals.running() {
+        for one in self.0.terminals.running() {
             let mut mine = false;
             for user in one.users() {
-                let user = self.0.node.users.resolve(user.as_str(), None).await;
+                let user = self.0.users.resolve(user.as_str(), None).await;
                 mine |= user.is_ok_and(|user| user.uid == uid);
             }
             if mine {
@@ -294,41 +305,41 @@ impl LocalService {
             }
         }
         gpus.sort_by_key(|gpu| gpu.index);
-        let enforced = self.0.node.gate.state().borrow().enforced.clone();
+        let enforced = self.0.gate.state().borrow().enforced.clone();
         // The ordered mode counts even if a fallback replaces the gate: both can end a user's processes on another
         // user's GPU, so the user needs to see their own GPUs.
         let mode =
             |enforced: Enforced| enforced.fallback.map_or(enforced.mode, Fallback::in_the_place_of);
         let enforced = enforced.map_or(String::new(), |enforced| mode(enforced).word().to_owned());
-        v1::HeldHere { node: self.0.node.name.to_string(), enforced, gpus }
+        v1::HeldHere { node: self.0.node.to_string(), enforced, gpus }
     }
 
     /// The group is there, and known to the kernel, when this returns.
     async fn containers_of(&self, uid: u32) -> Result<v1::ContainersHere, Status> {
-        let node = &self.0.node;
+        let LocalParts { gpus, gate, launcher, device_dir, .. } = &self.0;
         let held = self.held_by(uid).await;
         if held.gpus.is_empty() {
-            let exempt = node.gate.state().borrow().exempt.clone().unwrap_or_default();
+            let exempt = gate.state().borrow().exempt.clone().unwrap_or_default();
             if uid == 0 || exempt.uids.contains(&uid) {
                 let problem = "you are held to nothing here: `docker run --cgroup-parent=system.slice` reaches every GPU";
                 return Err(Status::failed_precondition(problem));
             }
             return Err(Status::not_found(format!("you hold no GPU on {} now", held.node)));
         }
-        if node.config.enforce.cgroup.is_some() {
+        if self.0.holds_one_group {
             let problem = "this node holds people only below `enforce.cgroup`, and containers of dockerd are elsewhere";
             return Err(Status::failed_precondition(problem));
         }
         let slice = containers::slice_of(uid);
-        node.launcher.open_slice(&slice).await.map_err(|error| match error {
+        launcher.open_slice(&slice).await.map_err(|error| match error {
             LaunchError::NoSlices => Status::failed_precondition(error.to_string()),
             other => Status::unavailable(chain(&other)),
         })?;
-        if !node.gate.knows_containers(uid).await {
+        if !gate.knows_containers(uid).await {
             let problem = format!("{slice} is not known to the kernel yet; try again");
             return Err(Status::unavailable(problem));
         }
-        let snapshot = node.gpus.latest();
+        let snapshot = gpus.latest();
         let minor = |gpu: &v1::HeldGpu| {
             let uuid = GpuUuid::parse(&gpu.uuid).ok()?;
             Some(snapshot.gpu(&uuid)?.info.minor)
@@ -336,7 +347,7 @@ impl LocalService {
         let minors = held.gpus.iter().filter_map(minor);
         let names = minors.map(|minor| format!("nvidia{minor}"));
         let names = names.chain(CONTROL_NODES.map(str::to_owned));
-        let paths = names.map(|name| node.config.gpu.device_dir.join(name));
+        let paths = names.map(|name| device_dir.join(name));
         let there = paths.filter(|path| path.exists());
         let device_nodes = there.map(|path| path.display().to_string()).collect();
         let gpus = held.gpus.into_iter().map(|gpu| gpu.uuid).collect();
@@ -355,7 +366,7 @@ impl LocalService {
         let facts = self.0.view.facts.borrow();
         let mut found: Vec<GpuUuid> = Vec::new();
         for text in texts {
-            let own = format!("{}:", self.0.node.name);
+            let own = format!("{}:", self.0.node);
             let index = text.strip_prefix(&own).unwrap_or(text).parse::<u32>().ok();
             let gpu = facts.gpus.iter().find(|g| Some(g.index) == index || g.uuid.as_str() == text);
             let gpu = gpu.ok_or_else(|| {
@@ -391,12 +402,12 @@ impl LocalService {
         for id in &seen.overruns {
             warnings.push(format!("{id} is past its time and in somebody's way"));
         }
-        let enforced = self.0.node.gate.state().borrow().enforced.clone();
+        let enforced = self.0.gate.state().borrow().enforced.clone();
         if let Some(problem) = enforced.as_ref().and_then(|enforced| enforced.problem.clone()) {
             warnings.push(problem);
         }
         Ok(v1::NodeStatus {
-            node: self.0.node.name.to_string(),
+            node: self.0.node.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             connected: !seen.alone,
             heard_at_unix_ms: seen.heard_at.map_or(0, |at| at.0),

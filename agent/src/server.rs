@@ -1,12 +1,13 @@
 //! The composition root: builds every part of an agent, runs it, and takes it down. Jobs keep running.
 
+mod assembly;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use fleet_core::id::ClusterId;
-use fleet_core::name::NodeName;
 use fleet_daemon::process::Process;
 use fleet_daemon::systemd;
 use fleet_proto::transport::SharedCredentials;
@@ -16,36 +17,30 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::ahead::{Contact, Shelf};
-use crate::attempts::{Registry, allocations_dir};
 use crate::config::Config;
 use crate::enroll::renewal::Renewal;
 use crate::enroll::store::{IdentityFolder, IdentityRecord};
 use crate::enroll::{Machine, identity_folder, moved};
-use crate::fence::{Epochs, Fence};
+use crate::fence::Fence;
 use crate::gate;
 use crate::gpu::{self, GpuInfo, Monitor, Numbers};
+use crate::handles::Gpus;
 use crate::health;
-use crate::holders::Usages;
-use crate::inventory::{Inventory, machine_facts};
+use crate::inventory::Inventory;
 use crate::leases::Floors;
 use crate::link::{Link, LinkParts};
-use crate::local::{self, ASKS_MAX, Ask, LocalParts, SOCKET_FILE};
-use crate::node::{NodeContext, Parts};
+use crate::local::{self, ASKS_MAX, Ask, SOCKET_FILE};
 use crate::operations::{self, Operations, Sights};
-use crate::outbox::Outbox;
-use crate::reconcile::{CalendarParts, Reconciler, ReconcilerParts};
+use crate::reconcile::{CalendarParts, Reconciler};
 use crate::shutdown;
 use crate::state_dir::take_state_dir;
 use crate::stop_all::remove_parent;
 use crate::terminals;
 use crate::tunnel::{Tunnels, Wakes};
-use crate::unit::Launcher;
 use crate::vouch::VouchService;
-use fleet_image::{ImageError, ImageStore, Limits};
-use fleet_user::{AsUser, AsUserConfig, Users, UsersConfig};
 
-/// Random bytes that tell two agents of one name apart.
-const INSTANCE_BYTES: usize = 16;
+use assembly::Assembly;
+
 /// Names of the shim's program and of the containers' init.
 const SHIM: &str = "fleet-shim";
 const INIT: &str = "fleet-init";
@@ -63,62 +58,43 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let (machine, floors) = (Machine::read(), Floors::open(&config.state_dir)?);
     let (gpus, events, _monitor) = Monitor::spawn(monitor_config(&config, floors.known()));
     let (gate, gate_ends) = gate::Handle::new();
-    let node = make_node(&config, identity.node.clone(), &machine, gpus.clone(), gate).await?;
-    let (outbox, registry) = (Outbox::default(), Registry::new(&allocations_dir(&config)));
+    let gpus = Gpus::new(gpus, gate, &config);
+    let (calendar, asks) = open_calendar(&config, identity.cluster.clone(), &machine)?;
+    let parts = Assembly::new(config.clone(), identity.node.clone(), machine, gpus, floors).await?;
+    let (outbox, registry) = (parts.outbox.clone(), parts.registry.clone());
     let (desired, desired_seen) = watch::channel(None);
     let (heard, heard_seen) = watch::channel(Duration::ZERO);
     let (leases, leases_seen) = watch::channel(None);
-    let (calendar, asks) = open_calendar(&config, identity.cluster.clone(), &machine)?;
     let line = calendar.line.clone();
-    let reconciler = Reconciler::rebuild(ReconcilerParts {
-        node: node.clone(),
-        floors: floors.clone(),
-        registry: registry.clone(),
-        outbox: outbox.clone(),
-        desired: desired_seen,
-        heard: heard_seen.clone(),
-        leases,
-        pulse: operations.begin("reconcile"),
-        calendar,
-    })?;
+    let seen = (desired_seen, heard_seen.clone());
+    let reconciler = parts.of_reconciler(seen, leases, operations.begin("reconcile"));
+    let reconciler = Reconciler::rebuild(reconciler, calendar)?;
     let mut tasks = JoinSet::new();
     tasks.spawn(reconciler.run());
-    tasks.spawn(shutdown::run(shutdown_parts(&node, &outbox)));
-    tasks.spawn(make_gate(&node, gate_ends, &operations)?.run());
-    tasks.spawn(make_terminals(&node, &line, &operations)?.run());
-    let (conditions, conditions_seen) = (node.conditions.clone(), node.conditions.subscribe());
-    tasks.spawn(health::run(health::Parts {
-        state_dir: config.state_dir.clone(),
-        boot_id: machine.boot_id.clone(),
-        gpus: gpus.clone(),
-        events,
-        desired: desired.subscribe(),
-        outbox: outbox.clone(),
-        looks: Arc::clone(&node.looks),
-        seen: conditions,
-        pulse: operations.begin("health"),
-    }));
-    let base = machine_facts(&node, &machine, instance()?);
-    let pulse = operations.begin("inventory");
-    let (inbox, leases) = (outbox.clone(), leases_seen.clone());
-    let seen = (floors, Usages::open(&config.state_dir)?);
-    let view =
-        Inventory::start(node.clone(), seen, registry.clone(), inbox, leases, base, pulse).await;
-    let (vouching, images) = (VouchService::new(&dialer, node.users.clone()), node.images.clone());
-    let parts = LocalParts { node: node.clone(), view: view.clone(), asks, vouching };
-    tasks.spawn(local::serve(parts, config.run_dir.join(SOCKET_FILE)));
+    tasks.spawn(shutdown::run(parts.of_shutdown()));
+    let gate = parts.of_gate(gate_ends, operations.begin("gate"));
+    tasks.spawn(gate::task::Task::new(gate)?.run());
+    let terminals = parts.of_terminals(&line, operations.begin("terminals"));
+    tasks.spawn(terminals::task::Task::open(terminals)?.run());
+    let pulse = operations.begin("health");
+    tasks.spawn(health::run(parts.of_health(events, desired.subscribe(), pulse)));
+    let inventory = parts.of_inventory(leases_seen.clone())?;
+    let view = Inventory::start(inventory, operations.begin("inventory")).await;
+    let vouching = VouchService::new(&dialer, parts.owners.users.clone());
+    let local = parts.of_local(view.clone(), asks, vouching);
+    tasks.spawn(local::serve(local, config.run_dir.join(SOCKET_FILE)));
     let sights = Sights {
         node: identity.node.clone(),
         cluster: identity.cluster.to_string(),
-        gpus,
-        conditions: conditions_seen,
+        gpus: parts.gpus.driver.clone(),
+        conditions: parts.health.conditions(),
         leases: leases_seen,
         facts: view.facts.clone(),
         heard: heard_seen,
         registry: registry.clone(),
         outbox: outbox.clone(),
         credentials: dialer.credentials().clone(),
-        images,
+        images: parts.images.clone(),
     };
     let attempts = registry.clone();
     let (authorities, authorities_told) = watch::channel(None);
@@ -137,7 +113,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         pulse: operations.begin("link"),
         addresses: config.controllers.is_empty().then(|| folder.clone()),
         line,
-        elsewhere: node.terminals.elsewhere().clone(),
+        elsewhere: parts.terminals.elsewhere().clone(),
     });
     tasks.spawn(link.run());
     let renewal = Renewal::new(folder, &dialer).following(authorities_told);
@@ -182,95 +158,6 @@ fn open_calendar(
     let line = Contact::new(time, &machine.boot_id);
     let (asks, asked) = mpsc::channel(ASKS_MAX);
     Ok((CalendarParts { promises, shelf, line, asks: asked }, asks))
-}
-
-/// What holds people to their reservations.
-fn make_gate(
-    node: &NodeContext,
-    ends: gate::Ends,
-    operations: &Operations,
-) -> anyhow::Result<gate::task::Task> {
-    Ok(gate::task::Task::new(gate::task::TaskParts {
-        state_dir: node.config.state_dir.clone(),
-        config: node.config.enforce.clone(),
-        jobs: node.config.cgroup_parent.clone(),
-        users: node.users.clone(),
-        gpus: node.gpus.clone(),
-        denied: node.terminals.denied().clone(),
-        ends,
-        pulse: operations.begin("gate"),
-    })?)
-}
-
-/// What holds a planned shutdown up.
-fn shutdown_parts(node: &NodeContext, outbox: &Outbox) -> shutdown::Parts {
-    let (handle, outbox) = (node.shutdown.clone(), outbox.clone());
-    shutdown::Parts { handle, outbox, wait: node.config.checkpoint_wait }
-}
-
-/// What people read on their terminals.
-fn make_terminals(
-    node: &NodeContext,
-    line: &Contact,
-    operations: &Operations,
-) -> anyhow::Result<terminals::task::Task> {
-    Ok(terminals::task::Task::open(terminals::task::TaskParts {
-        node: node.name.clone(),
-        state_dir: &node.config.state_dir,
-        jobs: node.config.cgroup_parent.clone(),
-        mail_program: node.config.mail_program.clone(),
-        users: node.users.clone(),
-        gpus: node.gpus.clone(),
-        gate: node.gate.clone(),
-        handle: node.terminals.clone(),
-        line: line.clone(),
-        conditions: node.conditions.subscribe(),
-        pulse: operations.begin("terminals"),
-    })?)
-}
-
-fn open_images(config: &Config, as_user: &AsUser) -> Result<ImageStore, ImageError> {
-    let folder = config.state_dir.join("images");
-    let limits = Limits::of_store(&config.state_dir, config.images.store_bytes_max);
-    let (allocations, registries) = (allocations_dir(config), config.images.clone());
-    let store = ImageStore::open(&folder, &allocations, limits, registries, as_user.clone())?;
-    let tidied = store.clone();
-    // What it does is done in steps of which each may be the last; nobody waits for it.
-    let thread = std::thread::Builder::new().name("fleet-tidy".to_owned());
-    if let Err(error) = thread.spawn(move || tidied.tidy_up()) {
-        tracing::warn!(%error, "images are not tidied up");
-    }
-    Ok(store)
-}
-
-/// What attempts need of this node.
-async fn make_node(
-    config: &Config,
-    name: NodeName,
-    machine: &Machine,
-    gpus: gpu::Handle,
-    gate: gate::Handle,
-) -> anyhow::Result<Arc<NodeContext>> {
-    let as_user = AsUser::new(AsUserConfig::default());
-    let (shim, init) = helpers(config)?;
-    Ok(Arc::new(NodeContext::new(Parts {
-        name,
-        boot_id: machine.boot_id.clone(),
-        shim,
-        init,
-        launcher: Launcher::choose(&config.cgroup_parent).await?,
-        users: Users::new(UsersConfig {
-            min_uid: config.min_uid,
-            allow_system_users: config.allow_system_users,
-            ..UsersConfig::default()
-        }),
-        images: open_images(config, &as_user)?,
-        as_user,
-        gpus,
-        gate,
-        epochs: Epochs::start(&config.state_dir)?,
-        config: config.clone(),
-    })))
 }
 
 /// Until the stop; a part that ends by itself takes the agent with it, and the service manager starts
@@ -330,10 +217,4 @@ async fn take_up_certificates(mut reload: watch::Receiver<u64>, renewal: Arc<Not
     }
     // Nobody can ask any more; that ends nothing.
     std::future::pending().await
-}
-
-fn instance() -> anyhow::Result<String> {
-    let mut bytes = [0; INSTANCE_BYTES];
-    getrandom::fill(&mut bytes).context("random bytes")?;
-    Ok(hex::encode(bytes))
 }

@@ -125,7 +125,7 @@ impl Asking {
 
     fn file(&mut self, begin: &Begin, user: &User) -> Option<&RequestFile> {
         let dir = checkpoint_dir(&begin.record)?;
-        let keep = || RequestFile::keep(begin.node.as_user.clone(), user.clone(), dir);
+        let keep = || RequestFile::keep(begin.parts.owners.as_user.clone(), user.clone(), dir);
         Some(self.file.get_or_insert_with(keep))
     }
 
@@ -156,7 +156,8 @@ fn note(asked: &mut Asked, asker: Asker, seq: u64) -> bool {
 pub(super) async fn forget_old_request(begin: &Begin) {
     let Some(dir) = checkpoint_dir(&begin.record) else { return };
     let Ok(user) = begin.user().await else { return };
-    let withdrawn = timeout(WITHDRAW_MAX, withdraw_request(&begin.node.as_user, &user, &dir)).await;
+    let withdrawn =
+        timeout(WITHDRAW_MAX, withdraw_request(&begin.parts.owners.as_user, &user, &dir)).await;
     if let Ok(Err(error)) = withdrawn {
         tracing::debug!(id = %begin.record.id, error = chain(&error), "old request not removed");
     }

@@ -16,12 +16,12 @@ use fleet_core::image::ImageUsed;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
+use super::AttemptParts;
 use super::order::{self, Leased};
 use crate::attempts::{AllocationDir, Record};
 use crate::chain::chain;
 use crate::checkpoint::resume::{OwnDir, ResumeAnswer, ResumeRequest};
 use crate::checkpoint::{self, ResumeCheck, ResumedFrom};
-use crate::node::NodeContext;
 use crate::runtime::{Image, PrepareError, Prepared, prepare};
 use fleet_image::{ImageError, ImageRef};
 use fleet_kernel::filter::NvidiaMajors;
@@ -62,7 +62,7 @@ fn user_fault(error: &dyn std::error::Error) -> AttemptEnd {
 /// What an attempt is begun with.
 #[derive(Debug)]
 pub struct Begin {
-    pub node: Arc<NodeContext>,
+    pub parts: Arc<AttemptParts>,
     pub record: Arc<Record>,
     pub dir: AllocationDir,
     /// How far its preparation is, where the job's own words will be.
@@ -81,7 +81,7 @@ impl Begin {
     /// Makes everything ready. When this returns well the epoch is durable and only the shim is missing.
     pub(super) async fn prepare(&self) -> Result<Ready, Refusal> {
         // The disk is slow and the rest does not depend on it; nothing starts before both are done.
-        let claim = self.node.epochs.claim(self.claim());
+        let claim = self.parts.epochs.claim(self.claim());
         let (claimed, made) = tokio::join!(claim, self.make_ready());
         claimed.map_err(|error| match error.is_stale() {
             true => Refusal::Stale(error),
@@ -101,11 +101,11 @@ impl Begin {
         // Before the permit: a registry, dockerd or the user's file server may take hours, and most others need nothing of
         // the kind.
         let fetched = self.fetch().await?;
-        let permit = self.node.starts.acquire().await;
+        let permit = self.parts.starts.0.acquire().await;
         let _permit = permit.map_err(|error| node_fault(&error))?;
         let user = self.user().await?;
         let leased = self.gpus(&user).await?;
-        self.node.gate.admits(&self.record.order.owner, &self.record.order.gpus).await;
+        self.parts.gpus.gate.admits(&self.record.order.owner, &self.record.order.gpus).await;
         let (observer, resumed) = self.checkpoints(&user).await?;
         let image = self.image(fetched).await?;
         self.bundle(user, leased, image, resumed.as_ref()).await?;
@@ -114,7 +114,8 @@ impl Begin {
 
     /// Nothing is begun where it could not be ended, or would break off half-way.
     fn room(&self) -> Result<(), AttemptEnd> {
-        let conditions = self.node.conditions.borrow();
+        let conditions = self.parts.health.conditions();
+        let conditions = conditions.borrow();
         let lacking = conditions.iter().find(|condition| begins_nothing(condition));
         match lacking {
             Some(condition) => Err(AttemptEnd::NodeFault { message: condition.reason.clone() }),
@@ -125,7 +126,8 @@ impl Begin {
     /// The owner, as this node knows them.
     pub(super) async fn user(&self) -> Result<User, AttemptEnd> {
         let order = &self.record.order;
-        let found = self.node.users.resolve(order.owner.as_str(), order.spec.expected_uid).await;
+        let found =
+            self.parts.owners.users.resolve(order.owner.as_str(), order.spec.expected_uid).await;
         found.map_err(|error| match &error {
             // Others may know them: some directories answer so while they are ill.
             UserError::Unknown { .. }
@@ -143,13 +145,14 @@ impl Begin {
             return Ok(Leased::default());
         }
         let fault = |message: String| AttemptEnd::NodeFault { message };
-        let snapshot = self.node.gpus.sample_now().await.map_err(|error| node_fault(&error))?;
-        let (record, node) = (Arc::clone(&self.record), Arc::clone(&self.node));
+        let snapshot =
+            self.parts.gpus.driver.sample_now().await.map_err(|error| node_fault(&error))?;
+        let (record, observers) = (Arc::clone(&self.record), self.parts.gpus.observers.clone());
         let allowed = self.reserved_for(user).await;
         let look = move || {
             let leased = order::gpus(&record, &snapshot)?;
             for uuid in &record.order.gpus {
-                let foreign = node.observers.now().foreign(&snapshot, uuid, &[], &allowed);
+                let foreign = observers.now().foreign(&snapshot, uuid, &[], &allowed);
                 if let Some(one) = foreign.first() {
                     return Err(format!("{uuid} is in use by somebody else: {one}"));
                 }
@@ -166,7 +169,7 @@ impl Begin {
         for name in &self.record.reserved_for {
             if *name == self.record.order.owner {
                 uids.push(user.uid);
-            } else if let Ok(other) = self.node.users.resolve(name.as_str(), None).await {
+            } else if let Ok(other) = self.parts.owners.users.resolve(name.as_str(), None).await {
                 uids.push(other.uid);
             }
         }
@@ -188,7 +191,7 @@ impl Begin {
         let (mut resumed, mut from) = (None, None);
         match (&order.resume, &order.resume_from) {
             (Some(resume), _) if resume.path.is_none() => {
-                let as_user = &self.node.as_user;
+                let as_user = &self.parts.owners.as_user;
                 let check =
                     checkpoint::verify_marker(as_user, user, &dir, job, &order.marker).await;
                 let no_matter_where = resume.scratch || resume.candidates.is_empty();
@@ -205,7 +208,7 @@ impl Begin {
             }
             (None, Some(from)) => {
                 let from = order::on_node(&order.spec, Path::new(from));
-                let as_user = &self.node.as_user;
+                let as_user = &self.parts.owners.as_user;
                 let check =
                     checkpoint::verify_resume(as_user, user, &dir, job, &order.marker, &from).await;
                 readable(check, &dir)?;
@@ -225,9 +228,9 @@ impl Begin {
             let written = spawn_blocking(move || dir.write_resumed_from(&from)).await;
             written.map_err(|error| node_fault(&error))?.map_err(|error| node_fault(&error))?;
         }
-        let observer = super::checkpoints::observe(&self.node, &self.record, user, &self.dir)
-            .await
-            .map_err(|error| user_fault(&error))?;
+        let (as_user, timings) = (&self.parts.owners.as_user, self.parts.timings);
+        let observer = super::checkpoints::observe(as_user, timings, &self.record, user, &self.dir);
+        let observer = observer.await.map_err(|error| user_fault(&error))?;
         observer.ready(LISTING_MAX).await.map_err(|error| node_fault(&error))?;
         Ok((Some(observer), resumed))
     }
@@ -235,14 +238,14 @@ impl Begin {
     /// Makes the directory, and leaves the job's marker in it.
     async fn mark(&self, user: &User, dir: &Path) -> Result<(), AttemptEnd> {
         self.make_dir(user, dir.to_owned()).await?;
-        let (as_user, order) = (&self.node.as_user, &self.record.order);
+        let (as_user, order) = (&self.parts.owners.as_user, &self.record.order);
         let job = order.job.as_str();
         let written = checkpoint::write_marker(as_user, user, dir, job, &order.marker);
         written.await.map_err(|error| of_user_op(&error))
     }
 
     async fn make_dir(&self, user: &User, path: PathBuf) -> Result<(), AttemptEnd> {
-        let made = self.node.as_user.call(user, Op::CheckDir { path, create: true }).await;
+        let made = self.parts.owners.as_user.call(user, Op::CheckDir { path, create: true }).await;
         made.map(drop).map_err(|error| of_user_op(&error))
     }
 
@@ -287,7 +290,8 @@ impl Begin {
         };
         let outside = request.path.is_some();
         let answer = self
-            .node
+            .parts
+            .owners
             .as_user
             .call(user, Op::Checkpoint(CheckpointOp::Resume(Box::new(request))))
             .await;
@@ -329,7 +333,7 @@ impl Begin {
 
     /// The image, unless that is the node's own system.
     async fn fetch(&self) -> Result<Option<fleet_image::Image>, Refusal> {
-        let (images, reference) = (&self.node.images, self.reference()?);
+        let (images, reference) = (&self.parts.images, self.reference()?);
         let fetched = match &reference {
             ImageRef::Host => return Ok(None),
             // Everybody's, so its owner need not be known yet.
@@ -400,19 +404,19 @@ impl Begin {
         let resume_from = resume_from.map(PathBuf::from);
         let Leased { cards, near_cpus } = leased;
         let prepared = Prepared { user, image, cards, near_cpus, resume_from };
-        let (node, record, dir) =
-            (Arc::clone(&self.node), Arc::clone(&self.record), self.dir.clone());
+        let (parts, record, dir) =
+            (Arc::clone(&self.parts), Arc::clone(&self.record), self.dir.clone());
         let write = move || -> Result<(), AttemptEnd> {
             dir.write_record(&record).map_err(|error| node_fault(&error))?;
             dir.set_room_aside().map_err(|error| node_fault(&error))?;
-            dir.make_run_dir(&node.volatile_dir()).map_err(|error| node_fault(&error))?;
-            let runtime = node.runtime().map_err(|error| node_fault(&error))?;
+            dir.make_run_dir(&parts.volatile_dir).map_err(|error| node_fault(&error))?;
+            let runtime = parts.programs.runtime().map_err(|error| node_fault(&error))?;
             let majors = if prepared.cards.is_empty() {
                 NvidiaMajors::default()
             } else {
                 NvidiaMajors::read(Path::new(PROC_DEVICES)).map_err(|error| node_fault(&error))?
             };
-            let settings = order::node_settings(&node, &runtime, majors);
+            let settings = parts.programs.settings(&runtime, majors);
             let made = prepare(dir.path(), &record, &prepared, &settings);
             made.map(drop).map_err(|error| of_prepare(&error))
         };

@@ -12,7 +12,8 @@ use fleet_core::name::GpuUuid;
 use tokio::time::timeout;
 
 use crate::attempts::Record;
-use crate::node::NodeContext;
+use crate::gpu;
+use crate::health;
 
 /// Longest time that an end waits for this look.
 const LOOK_MAX: Duration = Duration::from_secs(2);
@@ -21,7 +22,8 @@ const EVENTS_MAX: Duration = Duration::from_millis(1_500);
 
 /// The report, with the fault that is seen under the program, if one is.
 pub(super) async fn with_fault(
-    node: &NodeContext,
+    driver: &gpu::Handle,
+    health: &health::Handle,
     record: &Record,
     report: EndReport,
 ) -> EndReport {
@@ -40,19 +42,19 @@ pub(super) async fn with_fault(
     if !failed || report.stopped || gpus.is_empty() {
         return report;
     }
-    let mut conditions = node.conditions.subscribe();
+    let mut conditions = health.conditions();
     if let Some(fault) = fault_of(&conditions.borrow_and_update(), gpus) {
         return EndReport { fault: Some(fault), ..report };
     }
     let look = async {
         // A driver that hangs says nothing; the limit below ends the wait for it.
-        drop(node.gpus.sample_now().await);
+        drop(driver.sample_now().await);
         let appears = conditions.wait_for(|all| fault_of(all, gpus).is_some());
         timeout(EVENTS_MAX, appears).await.is_ok()
     };
     // Whether it ran out of time or saw something, the conditions say.
     drop(timeout(LOOK_MAX, look).await);
-    let fault = fault_of(&node.conditions.borrow(), gpus);
+    let fault = fault_of(&conditions.borrow(), gpus);
     EndReport { fault, ..report }
 }
 

@@ -9,17 +9,17 @@ use super::order::{checkpoint_base, on_node};
 use super::task::Happening;
 use crate::attempts::{AllocationDir, Record};
 use crate::chain::chain;
-use crate::checkpoint::{self, Handle, ObserverConfig, ObserverError, OriginFate};
-use crate::node::NodeContext;
+use crate::checkpoint::{self, Handle, ObserverConfig, ObserverError, OriginFate, Timings};
 use fleet_shim::order::{EVENTS_FILE, JobEvent, Notice};
-use fleet_user::User;
+use fleet_user::{AsUser, User};
 
 /// Of a longer file of notices only the end is read back.
 const NOTICES_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Starts observing, or resumes after a restart of the agent.
 pub(super) async fn observe(
-    node: &NodeContext,
+    as_user: &AsUser,
+    timings: Timings,
     record: &Record,
     user: &User,
     dir: &AllocationDir,
@@ -41,9 +41,9 @@ pub(super) async fn observe(
         origin,
         keep_copy: plan.is_some_and(|plan| plan.keep_copy),
         alloc_dir: dir.path().to_owned(),
-        timings: node.timings(),
+        timings,
     };
-    checkpoint::start(node.as_user.clone(), config).await
+    checkpoint::start(as_user.clone(), config).await
 }
 
 /// What is said of the checkpoint that the attempt resumed from, an earlier attempt's.

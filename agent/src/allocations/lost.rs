@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use fleet_core::id::AllocationId;
 
-use crate::node::NodeContext;
-use fleet_kernel::cgroup::{Cgroup, CgroupError, CgroupPlan, Hierarchies};
+use super::Programs;
+use fleet_kernel::cgroup::{Cgroup, CgroupError, Hierarchies};
 use fleet_shim::order::{ShimOrder, ShimState};
 
 /// From SIGKILL to giving up on processes that do not die.
@@ -33,14 +33,8 @@ fn end(group: &Cgroup) -> Result<bool, CgroupError> {
 }
 
 /// The same for an attempt of which no record is left: by where its group would be.
-pub(crate) fn end_unrecorded(node: &NodeContext, id: &AllocationId) -> Result<bool, CgroupError> {
-    let plan = if node.launcher.is_systemd() {
-        let slice = node.config.cgroup_parent.clone();
-        CgroupPlan::OwnUnit { slice, unit: crate::unit::unit_name(id.as_str()) }
-    } else {
-        CgroupPlan::Path { parent: node.config.cgroup_parent.clone(), name: id.to_string() }
-    };
-    end(&Cgroup::locate(&Hierarchies::detect()?, &plan)?)
+pub(crate) fn end_unrecorded(programs: &Programs, id: &AllocationId) -> Result<bool, CgroupError> {
+    end(&Cgroup::locate(&Hierarchies::detect()?, &programs.group_of(id))?)
 }
 
 /// Where the attempt's processes are, if it came so far.

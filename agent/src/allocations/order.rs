@@ -1,5 +1,4 @@
-//! What an order means on this node: its GPUs, its paths, and the settings that each attempt gets. Pure, but for a look at
-//! which CPUs are near the GPUs.
+//! What an order means on this node: its GPUs and its paths. Pure, but for a look at which CPUs are near the GPUs.
 
 use std::path::{Path, PathBuf};
 
@@ -7,11 +6,8 @@ use fleet_core::job::JobSpec;
 
 use crate::attempts::Record;
 use crate::gpu::{self, GpuSnapshot};
-use crate::headroom::processes_for_a_job;
-use crate::node::NodeContext;
-use crate::runtime::{Card, NodeSettings, Runtime};
+use crate::runtime::Card;
 use fleet_kernel::cgroup::CpuSet;
-use fleet_kernel::filter::NvidiaMajors;
 
 /// The GPUs of an attempt, as this machine has them.
 #[derive(Debug, Default)]
@@ -19,31 +15,6 @@ pub(super) struct Leased {
     pub cards: Vec<Card>,
     /// The CPUs near them, if the job is to keep to those.
     pub near_cpus: Option<CpuSet>,
-}
-
-/// What is the same for every attempt of this node.
-pub(super) fn node_settings(
-    node: &NodeContext,
-    runtime: &Runtime,
-    majors: NvidiaMajors,
-) -> NodeSettings {
-    NodeSettings {
-        node_name: node.name.to_string(),
-        runtime: runtime.choice(),
-        seccomp: runtime.seccomp,
-        shim_path: node.shim.clone(),
-        init_path: node.init.clone(),
-        cgroup_parent: node.config.cgroup_parent.clone(),
-        systemd: node.launcher.is_systemd(),
-        majors,
-        device_dir: node.config.gpu.device_dir.clone(),
-        driver: node.config.gpu.driver.clone(),
-        hidden: vec![node.config.state_dir.clone(), node.config.run_dir.clone()],
-        rlimits: Vec::new(),
-        log: node.config.logs,
-        pids_max: Some(processes_for_a_job(node.config.pids_max)),
-        disks: node.config.disks,
-    }
 }
 
 /// The GPUs of an order with their near CPUs, or the one that this node does not have.

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::asking::{Asker, Asking, forget_old_request};
 use super::begin::{Begin, Ready, Refusal};
 use super::ending::{of_exit, without_exit, without_own_names};
-use super::{checkpoints, lost};
+use super::{AttemptParts, blame, checkpoints, lost};
 use crate::chain::{chain, without_numbers};
 use crate::checkpoint::{self, CheckpointSeen, OriginFate};
 use crate::clock;
@@ -189,14 +189,15 @@ impl AttemptTask {
                     self.started(at).await;
                 }
                 let report = of_exit(&exit, self.stop.is_some() || self.stop_on_record());
-                super::blame::with_fault(&self.begin.node, &self.begin.record, report).await
+                let AttemptParts { gpus, health, .. } = &*self.begin.parts;
+                blame::with_fault(&gpus.driver, health, &self.begin.record, report).await
             }
             End::Report(report) => {
                 let dir = self.begin.dir.path().to_string_lossy();
                 let end = without_own_names(report.end, self.begin.record.id.as_str(), &dir);
                 let report = EndReport { end, ..report };
                 if matches!(report.end, AttemptEnd::NodeFault { .. }) {
-                    self.begin.node.looks.now().await;
+                    self.begin.parts.health.look_now().await;
                 }
                 let (dir, record) = (&self.begin.dir, &self.begin.record);
                 // One that was refused early has nothing on disk yet, and its end must not be lost.
@@ -252,7 +253,7 @@ impl AttemptTask {
         if let Ok(Some(report)) = self.begin.dir.end() {
             return Some(End::Report(report));
         }
-        if self.begin.record.boot_id != self.begin.node.boot_id {
+        if self.begin.record.boot_id != self.begin.parts.boot_id {
             let message = "the node rebooted".to_owned();
             let end = AttemptEnd::Lost { message };
             return Some(End::Report(without_exit(end, self.stop_on_record(), clock::now())));
@@ -306,11 +307,8 @@ impl AttemptTask {
         }
         self.held_back().await?;
         forget_old_request(&self.begin).await;
-        let Begin { node, dir, record, .. } = &self.begin;
-        let launched = {
-            let id = record.id.as_str();
-            node.launcher.launch(&node.shim, dir.path(), id, &described(record)).await
-        };
+        let Begin { parts, dir, record, .. } = &self.begin;
+        let launched = parts.programs.launch(dir.path(), &record.id, &described(record)).await;
         launched.map_err(|error| {
             let end = AttemptEnd::NodeFault { message: chain(&error) };
             End::Report(without_exit(end, false, clock::now()))
@@ -319,12 +317,12 @@ impl AttemptTask {
 
     /// Nothing begins on a machine that is about to go down; see `shutdown`.
     async fn held_back(&mut self) -> Result<(), End> {
-        let mut notice = self.begin.node.shutdown.notice();
+        let mut notice = self.begin.parts.shutdown.notice();
         loop {
             tokio::select! {
                 // Where nothing is held back, no order is taken that the running job is to have.
                 biased;
-                // The sender is in the node, which is kept here.
+                // The sender is in the handle, which is kept here.
                 _ = notice.wait_for(|notice| !notice.leaving) => return Ok(()),
                 Some(order) = self.orders.recv() => if let AttemptOrder::Stop { .. } = order {
                     return Err(End::Report(stopped_before_start()));
@@ -366,9 +364,10 @@ impl AttemptTask {
     }
 
     async fn observe(&mut self) -> Result<checkpoint::Handle, String> {
-        let Begin { node, record, dir, .. } = &self.begin;
+        let Begin { parts, record, dir, .. } = &self.begin;
         let user = self.begin.user().await.map_err(|end| end.to_string())?;
-        let observer = checkpoints::observe(node, record, &user, dir).await;
+        let observer =
+            checkpoints::observe(&parts.owners.as_user, parts.timings, record, &user, dir).await;
         self.user = Some(user);
         observer.map_err(|error| chain(&error))
     }
@@ -624,7 +623,7 @@ impl AttemptTask {
 
     /// What was moved aside for this attempt gets its name back, where no new checkpoint has it.
     async fn put_back(&mut self) {
-        let Begin { node, record, .. } = &self.begin;
+        let Begin { parts, record, .. } = &self.begin;
         let base = super::order::checkpoint_base(&record.order.spec);
         let Some(dir) = base.filter(|_| record.order.resume.is_some()) else { return };
         if self.user.is_none() {
@@ -633,16 +632,16 @@ impl AttemptTask {
         let Some(user) = &self.user else { return };
         let (job, attempt) = (record.order.job.to_string(), record.order.attempt);
         let op = Op::Checkpoint(CheckpointOp::PutBack { dir, job, attempt });
-        if let Err(error) = node.as_user.call(user, op).await {
+        if let Err(error) = parts.owners.as_user.call(user, op).await {
             tracing::warn!(id = %self.tell.id, error = chain(&error), "checkpoints not moved back");
         }
     }
 
     /// The shim is gone without a word: whatever is left of the job goes, and it is the node's fault.
     async fn lost(&self, error: &ClientError) -> End {
-        let Begin { node, dir, record, .. } = &self.begin;
+        let Begin { parts, dir, record, .. } = &self.begin;
         tracing::error!(id = %record.id, error = chain(error), "the shim is lost");
-        if let Err(error) = node.launcher.end(record.id.as_str()).await {
+        if let Err(error) = parts.programs.end(&record.id).await {
             tracing::warn!(id = %record.id, error = chain(&error), "unit not ended");
         }
         let path = dir.path().to_owned();

@@ -104,6 +104,11 @@ impl Registry {
         on.map(|(id, _)| id.clone()).collect()
     }
 
+    /// The directory of all attempts.
+    pub fn folder(&self) -> &Path {
+        &self.allocations
+    }
+
     /// The directory of an attempt, also of one that was forgotten.
     pub fn dir(&self, id: &AllocationId) -> AllocationDir {
         AllocationDir::new(&self.allocations, id)

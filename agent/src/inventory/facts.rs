@@ -8,16 +8,16 @@ use fleet_core::node::{MachineIdentity, NodeFacts};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
 use super::Inventory;
+use crate::config::Config;
 use crate::enroll::Machine;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState};
-use crate::node::NodeContext;
 
 /// Memory kept for the system: this part of all, within these bounds.
 const RESERVE_DIVISOR: u64 = 20;
 const RESERVE_BYTES: (u64, u64) = (256 << 20, 8 << 30);
 
 /// What does not change while the agent runs.
-pub fn machine_facts(node: &NodeContext, machine: &Machine, instance: String) -> NodeFacts {
+pub fn machine_facts(config: &Config, machine: &Machine, instance: String) -> NodeFacts {
     let system = System::new_with_specifics(
         RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()),
     );
@@ -28,7 +28,7 @@ pub fn machine_facts(node: &NodeContext, machine: &Machine, instance: String) ->
     let cores = u64::try_from(cores).unwrap_or(1);
     NodeFacts {
         machine: MachineIdentity {
-            machine_id: machine.clone().or_configured(node.config.machine_id.clone()).machine_id,
+            machine_id: machine.clone().or_configured(config.machine_id.clone()).machine_id,
             dmi_uuid: machine.dmi_uuid.clone(),
         },
         boot_id: machine.boot_id.clone(),
@@ -37,8 +37,8 @@ pub fn machine_facts(node: &NodeContext, machine: &Machine, instance: String) ->
         kernel: System::kernel_version().unwrap_or_default(),
         os: System::long_os_version().unwrap_or_default(),
         driver: None,
-        cpu_millis: node.config.cpu_millis.unwrap_or(cores * 1_000),
-        memory_bytes: node.config.memory_bytes.unwrap_or(total.saturating_sub(reserve)),
+        cpu_millis: config.cpu_millis.unwrap_or(cores * 1_000),
+        memory_bytes: config.memory_bytes.unwrap_or(total.saturating_sub(reserve)),
         gpus: Vec::new(),
         links: Vec::new(),
         gpu_problem: None,
@@ -73,8 +73,8 @@ impl Inventory {
             let info = &state.info;
             Gpu {
                 uuid: info.uuid.clone(),
-                node: self.node.name.clone(),
-                index: self.node.gpus.numbers().of(info),
+                node: self.parts.node.clone(),
+                index: self.parts.gpus.driver.numbers().of(info),
                 driver_index: Some(info.index),
                 minor: info.minor,
                 model: short_model(&info.product),
@@ -97,7 +97,7 @@ impl Inventory {
         let problem = match &snapshot.driver_state {
             DriverState::Running => None,
             DriverState::Starting => Some("the first inventory is not complete".to_owned()),
-            DriverState::Released => Some(released_words(&self.node.name, snapshot.stuck_probes)),
+            DriverState::Released => Some(released_words(&self.parts.node, snapshot.stuck_probes)),
             DriverState::Absent { reason }
             | DriverState::Failed { reason }
             | DriverState::NotAnswering { reason } => Some(reason.clone()),
@@ -107,9 +107,9 @@ impl Inventory {
             gpus: snapshot.gpus.iter().map(gpu).collect(),
             links: snapshot.links.iter().map(link).collect(),
             gpu_problem: problem,
-            enforced: self.node.gate.state().borrow().enforced.clone(),
+            enforced: self.parts.gpus.gate.state().borrow().enforced.clone(),
             driver_released,
-            ..self.base.clone()
+            ..self.parts.base.clone()
         }
     }
 }

@@ -9,9 +9,9 @@ use crate::gpu::{GpuSnapshot, Observed};
 impl Inventory {
     pub(super) async fn measure(&mut self, snapshot: &GpuSnapshot) -> Vec<v1::MeasuredGpu> {
         let mut all = Vec::with_capacity(snapshot.gpus.len());
-        let observer = self.node.observers.now();
+        let observer = self.parts.gpus.observers.now();
         // While the exempt users are not known, nobody counts as exempt.
-        let spared = self.node.observers.spared().unwrap_or_default();
+        let spared = self.parts.gpus.observers.spared().unwrap_or_default();
         for state in &snapshot.gpus {
             let t = &state.telemetry;
             let mut processes = Vec::new();

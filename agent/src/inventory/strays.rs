@@ -28,14 +28,14 @@ const DIRTY_LOOKS: u32 = 2;
 impl Inventory {
     /// The GPUs that somebody without a lease uses, and who that is.
     pub(super) async fn dirt(&mut self, snapshot: &Arc<GpuSnapshot>) -> BTreeMap<GpuUuid, String> {
-        let Some(leases) = self.leases.borrow().clone() else { return BTreeMap::new() };
+        let Some(leases) = self.parts.leases.borrow().clone() else { return BTreeMap::new() };
         let mut found = BTreeMap::new();
         let mut strays = Vec::new();
         for state in &snapshot.gpus {
             let uuid = &state.info.uuid;
             let on_it: Vec<&DesiredLease> =
                 leases.iter().filter(|lease| lease.gpus.contains(uuid)).collect();
-            let attempts = self.registry.on_gpu(uuid);
+            let attempts = self.parts.registry.on_gpu(uuid);
             let why = self.dirt_on(snapshot, state, &on_it, attempts, &mut strays).await;
             let looks = self.dirty.entry(uuid.clone()).or_default();
             *looks = if why.is_some() { looks.saturating_add(1) } else { 0 };
@@ -51,21 +51,21 @@ impl Inventory {
 
     /// Tells those who use a GPU that nobody leased to them, where the kernel does not say who opens one.
     fn tell_strays(&self, snapshot: &GpuSnapshot, strays: &[Found]) {
-        let enforced = self.node.gate.state().borrow().enforced.clone();
+        let enforced = self.parts.gpus.gate.state().borrow().enforced.clone();
         let by_sight = enforced.is_some_and(|enforced| enforced.fallback.is_some());
-        let Some(spared) = self.node.observers.spared().filter(|_| by_sight) else { return };
+        let Some(spared) = self.parts.gpus.observers.spared().filter(|_| by_sight) else { return };
         let seen = Outcome::Seen { ended: self.doom_of_strays().is_some() };
         for Found { gpu, process } in strays.iter().filter(|stray| !spared.covers(&stray.process)) {
             if let Some(state) = snapshot.gpu(gpu) {
-                self.node.terminals.denied().add(process.real_uid, state.info.minor, seen);
+                self.parts.denied.add(process.real_uid, state.info.minor, seen);
             }
         }
     }
 
     /// How those who use a GPU without a lease are ended; `None` unless the configuration says so and the gate is `on`.
     fn doom_of_strays(&self) -> Option<Doom> {
-        let doom = self.node.holders.orders().doom(true);
-        let stops = self.node.config.enforce.foreign == ForeignUse::Stop;
+        let doom = self.parts.gpus.holders.orders().doom(true);
+        let stops = self.parts.foreign == ForeignUse::Stop;
         (stops && doom != Doom::Left).then_some(doom)
     }
 
@@ -75,13 +75,13 @@ impl Inventory {
             self.evictor = Evictor::default();
             return;
         };
-        let Some(spared) = self.node.observers.spared() else { return };
+        let Some(spared) = self.parts.gpus.observers.spared() else { return };
         for (step, holders) in self.evictor.turn(strays, doom, &spared, Instant::now()) {
             let holders = holders::named(holders).await;
             for holder in &holders {
                 tracing::warn!(gpu = %holder.gpu, %holder, ?step, "on a GPU without a lease");
             }
-            self.outbox.holders(None, step, holders);
+            self.parts.outbox.holders(None, step, holders);
         }
     }
 
@@ -99,7 +99,7 @@ impl Inventory {
                 return Vec::new();
             }
             for user in lease.users() {
-                match self.node.users.resolve(user.as_str(), None).await {
+                match self.parts.users.resolve(user.as_str(), None).await {
                     Ok(user) => lessees.push(user.uid),
                     Err(_) => return Vec::new(),
                 }
@@ -132,7 +132,7 @@ impl Inventory {
         }
         let used = state.telemetry.memory_used_bytes.value().copied()?;
         let explained = !leases.is_empty() || !attempts.is_empty() || !processes.is_empty();
-        let floor = self.floors.of(&state.info);
+        let floor = self.parts.floors.of(&state.info);
         (!explained && used > floor)
             .then(|| format!("{} MiB in use, but no process found", used >> 20))
     }
@@ -153,14 +153,14 @@ impl Inventory {
             // Who reserved a GPU may use it without a job.
             let LeaseHolder::Reservation(_) = lease.holder else { continue };
             for user in lease.users() {
-                if let Ok(user) = self.node.users.resolve(user.as_str(), None).await {
+                if let Ok(user) = self.parts.users.resolve(user.as_str(), None).await {
                     uids.push(user.uid);
                 }
             }
         }
-        let (snapshot, node) = (Arc::clone(snapshot), Arc::clone(&self.node));
+        let (snapshot, observers) = (Arc::clone(snapshot), self.parts.gpus.observers.clone());
         let (uuid, attempts) = (state.info.uuid.clone(), attempts.to_vec());
-        let look = move || node.observers.now().foreign(&snapshot, &uuid, &attempts, &uids);
+        let look = move || observers.now().foreign(&snapshot, &uuid, &attempts, &uids);
         spawn_blocking(look).await.unwrap_or_default()
     }
 

@@ -298,7 +298,7 @@ impl Reconciler {
         let over = self.calendar.now().map(|now| promises.over(now, proving)).unwrap_or_default();
         // Root's switch on the node lowers what an admin ordered.
         let mode = promises.enforce.map(|ordered| ordered.at_most(promises.enforcement()));
-        self.parts.node.holders.order(Orders { rules: promises.rules, mode, over });
+        self.parts.gpus.holders.order(Orders { rules: promises.rules, mode, over });
     }
 
     /// Says who may open which GPU now: whose windows are open, and whose jobs have it. The terminals hear the same.
@@ -329,8 +329,8 @@ impl Reconciler {
         let drained = desired.is_some_and(|desired| desired.release_driver);
         let no_longer = desired.map(|desired| desired.no_longer.clone()).unwrap_or_default();
         let running = promises.running(mode, drained, &no_longer);
-        self.parts.node.terminals.know(Known { running, grants: grants.clone() });
-        self.parts.node.gate.want(Wanted { ordered, ceiling, grants });
+        self.parts.terminals.know(Known { running, grants: grants.clone() });
+        self.parts.gpus.gate.want(Wanted { ordered, ceiling, grants });
     }
 
     fn step(&mut self, step: Step, now: Timestamp) {

@@ -45,7 +45,7 @@ fn is_unused(gpus: &GpuSnapshot) -> bool {
 impl Reconciler {
     /// Releases the driver or attaches it. A caller that asks for a sample after this waits until the driver is there.
     pub(super) fn keep_driver(&self) {
-        let gpus = &self.parts.node.gpus;
+        let gpus = &self.parts.gpus.driver;
         match decide(self.driver_ordered(), self.driver_is_needed(), &gpus.latest()) {
             Driver::Hold if gpus.attach() => tracing::info!("the GPU driver is taken up again"),
             Driver::LetGo if gpus.release_driver() => {

@@ -27,6 +27,6 @@ impl Reconciler {
     pub(super) fn say_waited(&self) {
         let round = self.leaving.borrow().round;
         let (asked, open) = (self.last_saves.asked().len(), self.last_saves.open(&self.table.rows));
-        self.parts.node.shutdown.answer(Waited { round, asked, open });
+        self.parts.shutdown.answer(Waited { round, asked, open });
     }
 }

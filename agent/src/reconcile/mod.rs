@@ -19,4 +19,4 @@ mod removals;
 mod task;
 
 pub use calendar::CalendarParts;
-pub use task::{Reconciler, ReconcilerParts};
+pub use task::{OwnMachine, Reconciler, ReconcilerParts};

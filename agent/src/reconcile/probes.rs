@@ -4,7 +4,6 @@
 //! job's checkpoint directory is read as its owner. If that gives no answer, because a server hangs, nothing is reported.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::desired::{JobDir, Probe};
@@ -15,7 +14,7 @@ use tokio::time::timeout;
 use super::task::Reconciler;
 use crate::allocations::checkpoint_base;
 use crate::checkpoint::{ResumeCheck, verify_marker};
-use crate::node::NodeContext;
+use crate::handles::Owners;
 
 /// How long one look may take.
 const LOOK_MAX: Duration = Duration::from_secs(5);
@@ -47,9 +46,9 @@ impl Reconciler {
         self.probes.asked.retain(|known| probes.iter().any(|probe| probe.allocation == *known));
         for probe in probes {
             if self.probes.asked.insert(probe.allocation.clone()) {
-                let (node, probe) = (Arc::clone(&self.parts.node), probe.clone());
+                let (owners, probe) = (self.parts.owners.clone(), probe.clone());
                 self.probes.looks.spawn(async move {
-                    let answer = timeout(LOOK_MAX, look(&node, &probe)).await.ok().flatten();
+                    let answer = timeout(LOOK_MAX, look(&owners, &probe)).await.ok().flatten();
                     (probe.allocation, answer)
                 });
             }
@@ -65,13 +64,13 @@ impl Reconciler {
 }
 
 /// Reads the marker as the owner of the job.
-async fn look(node: &NodeContext, probe: &Probe) -> Option<ResumeAnswer> {
+async fn look(owners: &Owners, probe: &Probe) -> Option<ResumeAnswer> {
     let JobDir { job, owner, spec, marker } = &probe.place;
     let dir = checkpoint_base(spec)?;
     // Some name services answer that they do not know somebody while they are ill.
-    let user = node.users.resolve(owner.as_str(), spec.expected_uid).await.ok()?;
+    let user = owners.users.resolve(owner.as_str(), spec.expected_uid).await.ok()?;
     let job = job.as_str();
-    match verify_marker(&node.as_user, &user, &dir, job, marker).await {
+    match verify_marker(&owners.as_user, &user, &dir, job, marker).await {
         // A full or hanging server says nothing of the directory.
         ResumeCheck::Unreadable { why } => {
             tracing::debug!(job, why, "not known whether a job could continue here");

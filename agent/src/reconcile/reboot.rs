@@ -5,7 +5,6 @@
 //! controllers ([`Report::Reboot`](fleet_core::command::Report)), and checks again what may go away by itself. The
 //! order ends when new work comes to this node: the agent checks that before each step. It asks systemd once per wish.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::desired::DesiredNode;
@@ -15,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::task::Reconciler;
+use crate::handles::Gpus;
 use crate::shutdown::{Refusal, in_use, reboot};
 use fleet_node::Row;
 
@@ -87,14 +87,13 @@ impl Reconciler {
             }
             return;
         };
-        let (node, since) = (Arc::clone(&self.parts.node), order.since);
+        let (machine, since) = (&self.parts.machine, order.since);
         let busy = self.table.rows.values().any(Row::is_live) || !desired.leases.is_empty();
-        let due = order.boot_id == node.boot_id && !busy && !self.is_leaving();
+        let due = order.boot_id == machine.boot_id && !busy && !self.is_leaving();
         if due && clear == Some(since) {
             tracing::info!("this node is empty and reboots, as an admin ordered");
-            self.reboots
-                .steps
-                .spawn(async move { (since, Step::Asked(reboot(&node.config).await)) });
+            let is_shared = machine.is_shared;
+            self.reboots.steps.spawn(async move { (since, Step::Asked(reboot(is_shared).await)) });
             return;
         }
         if clear == Some(since) {
@@ -102,9 +101,10 @@ impl Reconciler {
             self.reboots.begun = None;
         }
         if due && self.reboots.begun.replace(since) != Some(since) {
-            self.reboots.steps.spawn(async move {
-                (since, Step::Looked(in_use(&node.gpus, &node.observers).await))
-            });
+            let Gpus { driver, observers, .. } = self.parts.gpus.clone();
+            self.reboots
+                .steps
+                .spawn(async move { (since, Step::Looked(in_use(&driver, &observers).await)) });
         }
     }
 

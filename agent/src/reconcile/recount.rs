@@ -26,12 +26,11 @@ const ENDED_MAX: usize = 1_000;
 /// Everything this node knows of, older grants first. `rows` is the table as it is.
 pub(super) fn found(
     registry: &Registry,
-    folder: &std::path::Path,
     rows: &BTreeMap<AllocationId, Row>,
     since: Timestamp,
 ) -> Result<Vec<FoundAttempt>, RecordError> {
     let mut records = Vec::new();
-    for id in attempts::list(folder)? {
+    for id in attempts::list(registry.folder())? {
         let dir = registry.dir(&id);
         match dir.record() {
             Ok(Some(record)) => records.push(FoundAttempt {

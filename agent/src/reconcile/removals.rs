@@ -5,7 +5,6 @@
 //! may hang, and a name service may be ill.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::desired::JobDir;
@@ -16,7 +15,7 @@ use tokio::time::sleep;
 use super::task::Reconciler;
 use crate::allocations::checkpoint_base;
 use crate::chain::chain;
-use crate::node::NodeContext;
+use crate::handles::Owners;
 use fleet_user::op::{CheckpointOp, Op};
 use fleet_user::{AsUserError, UserError};
 
@@ -57,10 +56,10 @@ impl Reconciler {
         });
         for order in orders {
             ordered.entry(order.job.clone()).or_insert_with(|| {
-                let (node, order) = (Arc::clone(&self.parts.node), order.clone());
+                let (owners, order) = (self.parts.owners.clone(), order.clone());
                 tries.spawn(async move {
                     loop {
-                        if let Ok(answer) = remove(&node, &order).await {
+                        if let Ok(answer) = remove(&owners, &order).await {
                             return (order.job, answer);
                         }
                         sleep(AGAIN_AFTER).await;
@@ -79,9 +78,9 @@ impl Reconciler {
 /// Not known yet; tried again.
 struct NoAnswer;
 
-async fn remove(node: &NodeContext, order: &JobDir) -> Result<Answer, NoAnswer> {
+async fn remove(owners: &Owners, order: &JobDir) -> Result<Answer, NoAnswer> {
     let Some(dir) = checkpoint_base(&order.spec) else { return Ok(None) };
-    let user = match node.users.resolve(order.owner.as_str(), order.spec.expected_uid).await {
+    let user = match owners.users.resolve(order.owner.as_str(), order.spec.expected_uid).await {
         Ok(user) => user,
         Err(
             error @ (UserError::BadName { .. }
@@ -95,7 +94,7 @@ async fn remove(node: &NodeContext, order: &JobDir) -> Result<Answer, NoAnswer> 
     };
     let (job, marker) = (order.job.to_string(), order.marker.clone());
     let remove = CheckpointOp::RemoveJobFiles { dir, job, marker };
-    match node.as_user.call(&user, Op::Checkpoint(remove)).await {
+    match owners.as_user.call(&user, Op::Checkpoint(remove)).await {
         Ok(_) => Ok(None),
         Err(AsUserError::Op(error)) => Ok(Some(error.to_string())),
         Err(error) => {

@@ -22,19 +22,22 @@ use super::reboot::Reboots;
 use super::recount;
 use super::removals::Removals;
 use crate::allocations::{
-    self, Asker, AttemptOrder, Begin, Happening, Tell, end_unrecorded, without_exit,
+    self, Asker, AttemptOrder, AttemptParts, Begin, Happening, Programs, Tell, end_unrecorded,
+    without_exit,
 };
 use crate::attempts::{self, AllocationDir, Record, RecordError, Registry, Shown};
 use crate::chain::chain;
 use crate::clock;
+use crate::fence::Epochs;
+use crate::handles::{Gpus, Owners};
 use crate::leases::{Floors, Proof, prove};
-use crate::node::NodeContext;
 use crate::outbox::Outbox;
-use crate::shutdown::Notice;
+use crate::shutdown::{self, Notice};
+use crate::terminals;
 use fleet_node::epochs::Claim;
 use fleet_node::plan::{Action, plan, waited_for};
 use fleet_node::retention::Forgotten;
-use fleet_node::{AttemptPhase, LastSaves, Release, Row, Table};
+use fleet_node::{AttemptPhase, LastSaves, Release, Retention, Row, Table};
 
 /// What attempts' tasks have told and was not taken yet.
 const HAPPENINGS_MAX: usize = 1_024;
@@ -46,7 +49,16 @@ const NO_DEFERRAL: u32 = 0;
 /// What the task is made of.
 #[derive(Debug)]
 pub struct ReconcilerParts {
-    pub node: Arc<NodeContext>,
+    /// For the tasks of the attempts that it starts.
+    pub attempts: Arc<AttemptParts>,
+    pub programs: Arc<Programs>,
+    pub machine: OwnMachine,
+    pub retention: Retention,
+    pub owners: Owners,
+    pub gpus: Gpus,
+    pub terminals: terminals::Handle,
+    pub shutdown: shutdown::Handle,
+    pub epochs: Epochs,
     pub floors: Floors,
     pub registry: Registry,
     pub outbox: Outbox,
@@ -57,20 +69,14 @@ pub struct ReconcilerParts {
     /// The leases of the newest document, for the inventory.
     pub leases: watch::Sender<Option<Vec<DesiredLease>>>,
     pub pulse: Pulse,
-    pub calendar: CalendarParts,
 }
 
-/// What the reconcile task keeps of its parts.
-#[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) node: Arc<NodeContext>,
-    floors: Floors,
-    registry: Registry,
-    pub(super) outbox: Outbox,
-    pub(super) desired: watch::Receiver<Option<DesiredNode>>,
-    heard: watch::Receiver<Duration>,
-    leases: watch::Sender<Option<Vec<DesiredLease>>>,
-    pulse: Pulse,
+/// The machine of this agent.
+#[derive(Debug, Clone)]
+pub struct OwnMachine {
+    pub boot_id: String,
+    /// Other agents run on it too, so this one must not reboot it.
+    pub is_shared: bool,
 }
 
 /// What was found here for controllers that ask, and the reservations that this node received.
@@ -87,7 +93,7 @@ struct Running {
 /// See the module's doc.
 #[derive(Debug)]
 pub struct Reconciler {
-    pub(super) parts: Kept,
+    pub(super) parts: ReconcilerParts,
     pub(super) table: Table,
     pub(super) calendar: Calendar,
     running: BTreeMap<AllocationId, Running>,
@@ -112,24 +118,12 @@ pub struct Reconciler {
 
 impl Reconciler {
     /// Rebuilds what is known from the disk and takes up every attempt that has not ended.
-    pub fn rebuild(parts: ReconcilerParts) -> Result<Self, RecordError> {
+    pub fn rebuild(parts: ReconcilerParts, calendar: CalendarParts) -> Result<Self, RecordError> {
         let (tell, happenings) = mpsc::channel(HAPPENINGS_MAX);
-        let allocations = parts.node.allocations_dir();
-        let forgotten = Forgotten::new(parts.node.config.retention, Vec::new());
-        let ReconcilerParts {
-            node,
-            floors,
-            registry,
-            outbox,
-            desired,
-            heard,
-            leases,
-            pulse,
-            calendar,
-        } = parts;
-        let leaving = node.shutdown.notice();
+        let forgotten = Forgotten::new(parts.retention, Vec::new());
+        let leaving = parts.shutdown.notice();
         let mut this = Self {
-            parts: Kept { node, floors, registry, outbox, desired, heard, leases, pulse },
+            parts,
             table: Table::default(),
             calendar: Calendar::new(calendar),
             running: BTreeMap::new(),
@@ -150,7 +144,7 @@ impl Reconciler {
         };
         this.say_calendar_again();
         let mut over = Vec::new();
-        for id in attempts::list(&allocations)? {
+        for id in attempts::list(this.parts.registry.folder())? {
             let dir = this.parts.registry.dir(&id);
             if let Some(at) = dir.forgotten_at() {
                 over.push((at, id));
@@ -166,7 +160,7 @@ impl Reconciler {
                 }
             }
         }
-        this.forgotten = Forgotten::new(this.parts.node.config.retention, over);
+        this.forgotten = Forgotten::new(this.parts.retention, over);
         Ok(this)
     }
 
@@ -184,7 +178,7 @@ impl Reconciler {
     pub async fn run(mut self) {
         let mut retention = interval(RETENTION_EVERY);
         retention.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut gpus = self.parts.node.gpus.snapshots();
+        let mut gpus = self.parts.gpus.driver.snapshots();
         loop {
             self.keep_driver();
             tokio::select! {
@@ -267,7 +261,7 @@ impl Reconciler {
         // One that asks orders nothing, and what it does not name is not over.
         let desired = desired.filter(|desired| desired.recount.is_none());
         let Some(mut desired) = desired else { return };
-        if let Err(error) = self.parts.node.gpus.numbers().take(&desired) {
+        if let Err(error) = self.parts.gpus.driver.numbers().take(&desired) {
             let error = chain(&error);
             tracing::warn!(error, "the GPUs' numbers are not on the disk");
         }
@@ -310,7 +304,7 @@ impl Reconciler {
     pub(super) fn act(&mut self, action: Action, before: Option<Row>) {
         match action {
             Action::Start { id, epoch, lease, order, reserved_for } => {
-                let (boot_id, at) = (self.parts.node.boot_id.clone(), clock::now());
+                let (boot_id, at) = (self.parts.machine.boot_id.clone(), clock::now());
                 let record = Record::new(id, epoch, lease, boot_id, at, *order);
                 self.start(Record { reserved_for, ..record });
             }
@@ -374,8 +368,8 @@ impl Reconciler {
         self.parts.registry.insert(id.clone(), shown);
         self.phases.insert(id.clone(), phase);
         let fenced = record.order.spec.stop_after.is_some();
-        let (node, record) = (Arc::clone(&self.parts.node), Arc::new(record));
-        let begin = Begin { node, record, dir, says: status.clone() };
+        let (parts, record) = (Arc::clone(&self.parts.attempts), Arc::new(record));
+        let begin = Begin { parts, record, dir, says: status.clone() };
         let tell = Tell { id: id.clone(), to: self.tell.clone() };
         let orders = allocations::spawn(begin, tell, status);
         self.running.insert(id, Running { orders, fenced });
@@ -394,7 +388,7 @@ impl Reconciler {
         }
         let gpus = self.table.rows.get(id).map(|row| row.gpus().to_vec()).unwrap_or_default();
         let claim = Claim { allocation: id.clone(), epoch, lease, gpus };
-        let epochs = self.parts.node.epochs.clone();
+        let epochs = self.parts.epochs.clone();
         tokio::spawn(async move {
             if let Err(error) = epochs.claim(claim).await {
                 tracing::warn!(%error, "the new epoch is not durable");
@@ -439,7 +433,7 @@ impl Reconciler {
     /// What might be left of it goes first: after this it may run elsewhere.
     fn say_lost(&mut self, id: AllocationId, epoch: Epoch) {
         tracing::error!(%id, "the controller believes it runs here, and there is no record of it");
-        let (node, tell) = (Arc::clone(&self.parts.node), self.tell.clone());
+        let (programs, tell) = (Arc::clone(&self.parts.programs), self.tell.clone());
         if let Some(row) = self.table.rows.get_mut(&id) {
             row.phase = AttemptPhase::Running;
         }
@@ -447,7 +441,7 @@ impl Reconciler {
         tracing::debug!(%id, ?epoch, "looking for what is left of it");
         tokio::spawn(async move {
             let named = id.clone();
-            let ended = spawn_blocking(move || end_unrecorded(&node, &named)).await;
+            let ended = spawn_blocking(move || end_unrecorded(&programs, &named)).await;
             let message = match ended {
                 Ok(Ok(true)) => "the node has no record of it".to_owned(),
                 Ok(Ok(false)) => {
@@ -539,13 +533,13 @@ impl Reconciler {
     ) {
         let of_lease = |row: &Row| row.lease.as_ref() == Some(&lease) && row.order.is_some();
         let attempts = self.table.rows.iter().filter(|(_, row)| of_lease(row));
-        let node = &self.parts.node;
+        let Gpus { driver, gate, observers, holders } = self.parts.gpus.clone();
         let proof = Proof {
-            driver: node.gpus.clone(),
-            gate: node.gate.clone(),
-            holders: node.holders.clone(),
-            observers: node.observers.clone(),
-            users: node.users.clone(),
+            driver,
+            gate,
+            holders,
+            observers,
+            users: self.parts.owners.users.clone(),
             floors: self.parts.floors.clone(),
             registry: self.parts.registry.clone(),
             outbox: self.parts.outbox.clone(),
@@ -587,7 +581,6 @@ impl Reconciler {
     /// Looks what is here, for controllers that were restored from a backup.
     fn recount(&mut self, since: Timestamp) {
         let registry = self.parts.registry.clone();
-        let folder = self.parts.node.allocations_dir();
         let rows = self.table.rows.clone();
         let leases = self.parts.leases.borrow().clone().unwrap_or_default();
         let reservations: Vec<HeldReservation> = leases
@@ -602,7 +595,7 @@ impl Reconciler {
         self.counted += 1;
         let number = self.counted;
         self.counts.spawn_blocking(move || {
-            (number, (recount::found(&registry, &folder, &rows, since), reservations))
+            (number, (recount::found(&registry, &rows, since), reservations))
         });
     }
 

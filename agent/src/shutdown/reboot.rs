@@ -9,7 +9,6 @@ use fleet_daemon::doctor::look::{Answer, ask};
 use tokio::task::spawn_blocking;
 
 use crate::chain::chain;
-use crate::config::Config;
 use crate::unit::logind::{Logind, LogindError};
 use crate::unit::systemd_is_running;
 
@@ -25,9 +24,9 @@ pub(crate) enum Refusal {
     Cannot(String),
 }
 
-/// Asks systemd.
-pub(crate) async fn reboot(config: &Config) -> Result<(), Refusal> {
-    if config.machine_id.is_some() {
+/// Asks systemd, unless other agents run on this machine too.
+pub(crate) async fn reboot(is_shared: bool) -> Result<(), Refusal> {
+    if is_shared {
         let why = "its agent is one of several on one machine (machine_id is set)";
         return Err(Refusal::Cannot(why.to_owned()));
     }

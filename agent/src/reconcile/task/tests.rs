@@ -15,11 +15,10 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::ahead::{Contact, Shelf};
-use crate::attempts::allocations_dir;
+use crate::allocations::Starts;
+use crate::attempts::{allocations_dir, volatile_dir};
 use crate::config::Config;
-use crate::fence::Epochs;
 use crate::gpu::{Config as GpuConfig, DriverState, Monitor};
-use crate::node::Parts;
 use crate::reconcile::reboot::{Pauses, Step};
 use crate::shutdown::Refusal;
 use crate::shutdown::in_use::tests::{sleeper, used_by};
@@ -115,33 +114,46 @@ fn parts(
     let config = Config::load(&file).unwrap();
     fs::create_dir_all(allocations_dir(&config)).unwrap();
     let as_user = AsUser::new(as_user);
-    let node = Arc::new(NodeContext::new(Parts {
-        name: NodeName::parse("n1").unwrap(),
+    let images = ImageStore::open(
+        &state.join("images"),
+        &allocations_dir(&config),
+        Limits::default(),
+        fleet_image::Settings::default(),
+        as_user.clone(),
+    );
+    let node = NodeName::parse("n1").unwrap();
+    let helpers = ("/bin/false".into(), "/bin/false".into());
+    let programs = Arc::new(Programs::new(node, config.clone(), helpers, Launcher::Plain));
+    let owners = Owners { users, as_user };
+    let driver = gpus;
+    let gpus = Gpus::new(driver.clone(), crate::gate::Handle::new().0, &config);
+    let (shutdown, epochs) = (shutdown::Handle::default(), Epochs::start(state).unwrap());
+    let attempts = AttemptParts {
         boot_id: BOOT.to_owned(),
-        shim: "/bin/false".into(),
-        init: "/bin/false".into(),
-        launcher: Launcher::Plain,
-        users,
-        images: ImageStore::open(
-            &state.join("images"),
-            &allocations_dir(&config),
-            Limits::default(),
-            fleet_image::Settings::default(),
-            as_user.clone(),
-        )
-        .unwrap(),
-        as_user,
-        gpus,
-        gate: crate::gate::Handle::new().0,
-        epochs: Epochs::start(state).unwrap(),
-        config: config.clone(),
-    }));
+        owners: owners.clone(),
+        gpus: gpus.clone(),
+        images: images.unwrap(),
+        programs: Arc::clone(&programs),
+        epochs: epochs.clone(),
+        health: crate::health::Handle::default(),
+        shutdown: shutdown.clone(),
+        timings: config.checkpoints,
+        volatile_dir: volatile_dir(&config),
+        starts: Starts::default(),
+    };
     let (outbox, registry) = (Outbox::default(), Registry::new(&allocations_dir(&config)));
     let (desired, desired_seen) = watch::channel(None);
     let (heard, heard_seen) = watch::channel(Duration::ZERO);
-    let (shutdown, gpus) = (node.shutdown.clone(), node.gpus.clone());
-    let reconciler = Reconciler::rebuild(ReconcilerParts {
-        node,
+    let parts = ReconcilerParts {
+        attempts: Arc::new(attempts),
+        programs,
+        machine: OwnMachine { boot_id: BOOT.to_owned(), is_shared: config.machine_id.is_some() },
+        retention: config.retention,
+        owners,
+        gpus,
+        terminals: terminals::Handle::default(),
+        shutdown: shutdown.clone(),
+        epochs,
         floors: Floors::open(state).unwrap(),
         registry: registry.clone(),
         outbox: outbox.clone(),
@@ -149,15 +161,15 @@ fn parts(
         heard: heard_seen,
         leases: watch::channel(None).0,
         pulse: Progress::default().begin("reconcile", PATIENCE),
-        calendar: CalendarParts {
-            promises: Promises::default(),
-            shelf: Shelf::new(state, ClusterId::parse("fleet-test").unwrap()),
-            line: Contact::new(None, BOOT),
-            asks: tokio::sync::mpsc::channel(1).1,
-        },
-    });
-    let agent = Agent { outbox, registry, desired, shutdown, gpus, _heard: heard };
-    let mut reconciler = reconciler.unwrap();
+    };
+    let calendar = CalendarParts {
+        promises: Promises::default(),
+        shelf: Shelf::new(state, ClusterId::parse("fleet-test").unwrap()),
+        line: Contact::new(None, BOOT),
+        asks: tokio::sync::mpsc::channel(1).1,
+    };
+    let agent = Agent { outbox, registry, desired, shutdown, gpus: driver, _heard: heard };
+    let mut reconciler = Reconciler::rebuild(parts, calendar).unwrap();
     let pause = Duration::from_millis(20);
     reconciler.reboots.pauses = Pauses { again: pause, down_max: pause };
     (reconciler, agent)
