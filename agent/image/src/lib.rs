@@ -1,6 +1,6 @@
 //! Container images from registries, from dockerd, and from disk: `docker save` archives, OCI archives and OCI layouts.
 //!
-//! - [`ImageRef`]: what the user wrote, from the core. [`manifest`]: which blobs make the image.
+//! - [`ImageName`]: what the user wrote, as an [`ImageRef`] of the core. [`manifest`]: which blobs make the image.
 //! - [`registry`]: names in registries, pulled as the node. [`name_locks`]: once, however many ask.
 //! - [`daemon`]: images that the node's dockerd has, for those who may use it.
 //! - [`source`]: bytes of the user's file, read as the user. [`decode`]: digests, compression, bombs.
@@ -22,6 +22,7 @@ mod error;
 mod image;
 mod limits;
 pub mod manifest;
+mod name;
 mod name_locks;
 mod overlay;
 mod pins;
@@ -45,6 +46,7 @@ pub use fleet_core::image::{ImageRef, RefError};
 pub use image::{Image, Layer};
 pub use limits::Limits;
 pub use manifest::ImageConfig;
+pub use name::ImageName;
 pub use progress::{Progress, PullPhase};
 pub use registry::{Pace, RegistrySettings, Settings, is_mirror};
 pub use rootfs::{Rootfs, RootfsError, RootfsKind, mount, unmount};

@@ -23,7 +23,7 @@ use crate::chain::chain;
 use crate::checkpoint::resume::{OwnDir, ResumeAnswer, ResumeRequest};
 use crate::checkpoint::{self, ResumeCheck, ResumedFrom};
 use crate::runtime::{Image, PrepareError, Prepared, prepare};
-use fleet_image::{ImageError, ImageRef};
+use fleet_image::{ImageError, ImageName, ImageRef};
 use fleet_kernel::filter::NvidiaMajors;
 use fleet_node::epochs::{Claim, ClaimError};
 use fleet_user::op::{CheckpointOp, Op, Reply};
@@ -65,6 +65,8 @@ pub struct Begin {
     pub parts: Arc<AttemptParts>,
     pub record: Arc<Record>,
     pub dir: AllocationDir,
+    /// The order's image.
+    pub image: ImageName,
     /// How far its preparation is, where the job's own words will be.
     pub says: watch::Sender<String>,
 }
@@ -78,6 +80,16 @@ pub(super) struct Ready {
 }
 
 impl Begin {
+    pub fn new(
+        parts: Arc<AttemptParts>,
+        record: Record,
+        dir: AllocationDir,
+        says: watch::Sender<String>,
+    ) -> Self {
+        let image = ImageName::read(&record.order.spec.image);
+        Self { parts, record: Arc::new(record), dir, image, says }
+    }
+
     /// Makes everything ready. When this returns well the epoch is durable and only the shim is missing.
     pub(super) async fn prepare(&self) -> Result<Ready, Refusal> {
         // The disk is slow and the rest does not depend on it; nothing starts before both are done.
@@ -327,14 +339,11 @@ impl Begin {
         }
     }
 
-    fn reference(&self) -> Result<ImageRef, AttemptEnd> {
-        self.record.order.spec.image.parse().map_err(|error| user_fault(&error))
-    }
-
     /// The image, unless that is the node's own system.
     async fn fetch(&self) -> Result<Option<fleet_image::Image>, Refusal> {
-        let (images, reference) = (&self.parts.images, self.reference()?);
-        let fetched = match &reference {
+        let images = &self.parts.images;
+        let reference = self.image.reference().map_err(|error| user_fault(error))?;
+        let fetched = match reference {
             ImageRef::Host => return Ok(None),
             // Everybody's, so its owner need not be known yet.
             ImageRef::Registry(name) => images.pull(name, self.progress(name)).await,
@@ -344,7 +353,7 @@ impl Begin {
             | ImageRef::DockerArchive { .. }
             | ImageRef::Path(_) => {
                 let user = self.user().await?;
-                images.resolve(&reference, &user, self.progress(&reference)).await
+                images.resolve(reference, &user, self.progress(reference)).await
             }
         };
         self.says.send_replace(String::new());

@@ -671,7 +671,7 @@ impl AttemptTask {
 
     /// Unmounts what was mounted for it. Only once no process is left.
     async fn clean(&self) {
-        if self.begin.record.order.spec.image == "host" {
+        if self.begin.image.is_host() {
             return;
         }
         let dir = self.begin.dir.path().to_owned();

@@ -368,8 +368,7 @@ impl Reconciler {
         self.parts.registry.insert(id.clone(), shown);
         self.phases.insert(id.clone(), phase);
         let fenced = record.order.spec.stop_after.is_some();
-        let (parts, record) = (Arc::clone(&self.parts.attempts), Arc::new(record));
-        let begin = Begin { parts, record, dir, says: status.clone() };
+        let begin = Begin::new(Arc::clone(&self.parts.attempts), record, dir, status.clone());
         let tell = Tell { id: id.clone(), to: self.tell.clone() };
         let orders = allocations::spawn(begin, tell, status);
         self.running.insert(id, Running { orders, fenced });

@@ -15,7 +15,8 @@ use super::{FromUser, Gone, ToUser, Tunnels};
 use crate::attempts::Registry;
 use crate::chain::chain;
 use fleet_image::{
-    ImageError, ImageStore, Listed, Progress, PullPhase, RegistryError, RemoveError, Removed,
+    ImageError, ImageName, ImageStore, Listed, Progress, PullPhase, RegistryError, RemoveError,
+    Removed,
 };
 
 impl Tunnels {
@@ -58,7 +59,7 @@ impl Images<'_> {
             Some(Ask::Pull(v1::PullImage { image })) => self.pull(&image, to, from).await?,
             Some(Ask::Remove(v1::RemoveImage { image })) => {
                 tracing::info!(by = wish.by, image, "an image is to be removed");
-                let removed = spawn_blocking(move || store.remove(&image)).await;
+                let removed = spawn_blocking(move || store.remove(&ImageName::read(&image))).await;
                 let removed = removed.unwrap_or(Err(ImageError::ThreadDied.into()));
                 removed.map_err(|error| self.of_removal(&error))
             }
@@ -84,7 +85,8 @@ impl Images<'_> {
         to: &ToUser,
         from: &mut FromUser,
     ) -> Result<Result<Removed, v1::ImagesRefused>, Gone> {
-        let name = match image.parse::<ImageRef>() {
+        let name = ImageName::read(image);
+        let name = match name.reference() {
             Ok(ImageRef::Registry(name)) => name,
             Ok(_) => return Ok(Err(refused("invalid", "only what a registry has can be pulled"))),
             Err(error) => return Ok(Err(refused("invalid", &error.to_string()))),
@@ -93,7 +95,7 @@ impl Images<'_> {
         let tell = move |now: Progress| {
             progress.send_replace(Some(now));
         };
-        let mut pull = std::pin::pin!(self.store.pull(&name, tell));
+        let mut pull = std::pin::pin!(self.store.pull(name, tell));
         let pulled = loop {
             tokio::select! {
                 pulled = &mut pull => break pulled,
@@ -108,7 +110,7 @@ impl Images<'_> {
         };
         Ok(match pulled {
             Ok(image) => self.pulled(image).await,
-            Err(error) => Err(of_pull(&error, &name)),
+            Err(error) => Err(of_pull(&error, name)),
         })
     }
 

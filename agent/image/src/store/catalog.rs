@@ -6,15 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fleet_core::image::{ImageRef, RegistryRef};
 use tracing::info;
 
 use super::collect::Survey;
 use super::{ImageStore, Inner, PULLS_AT_ONCE_MAX, SourceDocument, read_document};
 use crate::error::ImageError;
-
-/// Fewest digits of a digest that name an image.
-const DIGITS_MIN: usize = 6;
+use crate::name::ImageName;
 
 /// One image, as people see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +57,7 @@ impl ImageStore {
     }
 
     /// Removes the image of this name, file or digest, with all its names, unless it is in use.
-    pub fn remove(&self, wanted: &str) -> Result<Removed, RemoveError> {
+    pub fn remove(&self, wanted: &ImageName) -> Result<Removed, RemoveError> {
         let locked = self.inner.pins.lock();
         let survey = self.inner.survey(&locked)?;
         let found = find(&self.inner.listed(&survey)?, wanted)?;
@@ -159,36 +156,24 @@ fn names(sources: &[SourceDocument]) -> Vec<String> {
 }
 
 /// The one that is meant: by a name as docker's users write it, by a file, or by the beginning of a digest.
-fn find(all: &[Listed], wanted: &str) -> Result<Listed, RemoveError> {
-    let written = wanted.strip_prefix("docker://").unwrap_or(wanted);
-    let full = RegistryRef::parse(written).map(|name| name.to_string()).unwrap_or_default();
-    let file = wanted.parse::<ImageRef>().map(|image| image.to_string()).unwrap_or_default();
-    let manifest = written.rsplit_once('@').map(|(_, digest)| digest);
+fn find(all: &[Listed], wanted: &ImageName) -> Result<Listed, RemoveError> {
     let named = all.iter().find(|image| {
-        let is = |name: &String| [&*full, &*file, wanted].contains(&&**name);
-        let means = |digest: &str| image.manifests.iter().any(|manifest| manifest == digest);
-        image.names.iter().any(is) || manifest.is_some_and(means)
+        image.names.iter().any(|name| wanted.is_called(name))
+            || image.manifests.iter().any(|manifest| wanted.says_digest(manifest))
     });
     if let Some(image) = named {
         return Ok(image.clone());
     }
-    let digits = wanted.strip_prefix("docker-daemon:").unwrap_or(wanted);
-    let digits = digits.strip_prefix("sha256:").unwrap_or(digits);
-    let begins = |digest: &str| digest.trim_start_matches("sha256:").starts_with(digits);
-    let by_digest: Vec<&Listed> = match digits.len() >= DIGITS_MIN {
-        true => all
-            .iter()
-            .filter(|image| {
-                begins(&image.digest) || image.manifests.iter().any(|manifest| begins(manifest))
-            })
-            .collect(),
-        false => Vec::new(),
+    let begins = |image: &&Listed| {
+        let mut digests = image.manifests.iter().chain([&image.digest]);
+        digests.any(|digest| wanted.begins(digest))
     };
+    let by_digest: Vec<&Listed> = all.iter().filter(begins).collect();
     match by_digest[..] {
-        [] => Err(RemoveError::Unknown(wanted.to_owned())),
+        [] => Err(RemoveError::Unknown(wanted.to_string())),
         [one] => Ok(one.clone()),
         _ => Err(RemoveError::Ambiguous {
-            wanted: wanted.to_owned(),
+            wanted: wanted.to_string(),
             digests: by_digest.into_iter().map(|image| image.digest.clone()).collect(),
         }),
     }
@@ -232,13 +217,17 @@ mod tests {
             ("docker-archive:/data/b.tar:me:1", 2),
             ("sha256:bbbbbb", 2),
         ] {
-            let found = find(&all, wanted).unwrap_or_else(|error| panic!("{wanted}: {error}"));
+            let found = find(&all, &ImageName::read(wanted))
+                .unwrap_or_else(|error| panic!("{wanted}: {error}"));
             assert_eq!(found, all[expected], "{wanted}");
         }
         for unknown in ["python", "python:3", "bbbbb", "", "/data", "dddddd"] {
-            let error = find(&all, unknown).unwrap_err();
+            let error = find(&all, &ImageName::read(unknown)).unwrap_err();
             assert!(matches!(error, RemoveError::Unknown(_)), "{unknown}: {error}");
         }
-        assert!(matches!(find(&all, "aaaaaaa"), Err(RemoveError::Ambiguous { .. })));
+        assert!(matches!(
+            find(&all, &ImageName::read("aaaaaaa")),
+            Err(RemoveError::Ambiguous { .. })
+        ));
     }
 }

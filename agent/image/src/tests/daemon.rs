@@ -12,13 +12,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::super::ImageRef;
 use super::super::daemon::DaemonError;
 use super::super::error::ImageError;
 use super::super::image::Image;
 use super::super::limits::Limits;
 use super::super::registry::Settings;
 use super::super::store::ImageStore;
+use super::super::{ImageName, ImageRef};
 use super::archives::*;
 use fleet_user::User;
 use fleet_user::testing::{account, dir_of, test_as_user};
@@ -218,7 +218,7 @@ async fn what_dockerd_has_is_copied_once_for_each_id() {
     let mut names: Vec<_> = listed.iter().map(|image| image.names.join(" ")).collect();
     names.sort();
     assert_eq!(names, [format!("docker-daemon:{NAME}"), format!("docker-daemon:{by_id}")]);
-    setup.store().remove("docker-daemon:tools").unwrap();
+    setup.store().remove(&ImageName::read("docker-daemon:tools")).unwrap();
     assert_eq!((setup.entries("images"), setup.entries("tmp")), (1, 0));
     assert_eq!(content(&setup.resolve("tools").await.unwrap()), "two", "copied again");
 }
