@@ -20,6 +20,8 @@ pub enum IdError {
         "{text:?} is not a {kind} id: after {prefix:?} come 1 to {max} of a-z, 0-9, '.' and '-'"
     )]
     BadSuffix { kind: &'static str, prefix: &'static str, text: String, max: usize },
+    #[error("{text:?} is not an allocation id: its end is not the number of an attempt")]
+    NoAttempt { text: String },
 }
 
 fn check(kind: &'static str, prefix: &'static str, text: &str) -> Result<(), IdError> {
@@ -90,10 +92,6 @@ text_id!(
     JobId, "job", "job-"
 );
 text_id!(
-    /// One attempt of a job: the job's suffix and the attempt's number.
-    AllocationId, "allocation", "alloc-"
-);
-text_id!(
     /// GPUs promised to an owner for a time window.
     ReservationId, "reservation", "res-"
 );
@@ -114,17 +112,79 @@ text_id!(
     ClusterId, "cluster", "fleet-"
 );
 
+/// One attempt of a job on one node.
+///
+/// Its text is the job's suffix and the attempt's number. It is taken apart once, where it comes in: everybody else asks
+/// for the job and the number.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct AllocationId {
+    text: String,
+    job: JobId,
+    attempt: u32,
+}
+
 impl AllocationId {
+    /// The text every id of this kind begins with.
+    pub const PREFIX: &'static str = "alloc-";
+
     /// The id of attempt number `attempt` (from 1) of `job`.
     pub fn of_attempt(job: &JobId, attempt: u32) -> Self {
-        Self(format!("{}{}-{attempt}", Self::PREFIX, job.suffix()))
+        let text = format!("{}{}-{attempt}", Self::PREFIX, job.suffix());
+        Self { text, job: job.clone(), attempt }
     }
 
-    /// The job and the number of the attempt, the opposite of [`of_attempt`](Self::of_attempt).
-    pub fn attempt_of(&self) -> Option<(JobId, u32)> {
-        let (job, attempt) = self.suffix().rsplit_once('-')?;
-        let job = JobId::parse(&format!("{}{job}", JobId::PREFIX)).ok()?;
-        Some((job, attempt.parse().ok()?))
+    /// Checks and wraps a whole id text, prefix included.
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        check("allocation", Self::PREFIX, text)?;
+        let parts = text[Self::PREFIX.len()..].rsplit_once('-').and_then(|(job, number)| {
+            let job = JobId::parse(&format!("{}{job}", JobId::PREFIX)).ok()?;
+            Some((job, number.parse().ok().filter(|number| *number >= 1)?))
+        });
+        // One text for one attempt: not `-02` for `-2`.
+        parts
+            .map(|(job, number)| Self::of_attempt(&job, number))
+            .filter(|id| id.text == text)
+            .ok_or_else(|| IdError::NoAttempt { text: text.to_owned() })
+    }
+
+    /// The job.
+    pub fn job(&self) -> &JobId {
+        &self.job
+    }
+
+    /// The number of the attempt, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// The id as text, prefix included.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The part after the prefix.
+    pub fn suffix(&self) -> &str {
+        &self.text[Self::PREFIX.len()..]
+    }
+}
+
+impl fmt::Display for AllocationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl TryFrom<String> for AllocationId {
+    type Error = IdError;
+    fn try_from(text: String) -> Result<Self, IdError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<AllocationId> for String {
+    fn from(id: AllocationId) -> String {
+        id.text
     }
 }
 
@@ -159,8 +219,13 @@ mod tests {
     fn an_allocation_names_its_job_and_attempt() {
         let job = JobId::parse("job-4k7wq2").unwrap();
         let id = AllocationId::of_attempt(&job, 12);
-        assert_eq!(id.attempt_of(), Some((job, 12)));
-        assert_eq!(AllocationId::parse("alloc-4k7wq2").unwrap().attempt_of(), None);
+        assert_eq!((id.job(), id.attempt()), (&job, 12));
+        assert_eq!(AllocationId::parse("alloc-4k7wq2-12").unwrap(), id);
+        let dashed = AllocationId::parse("alloc-a-b-3").unwrap();
+        assert_eq!((dashed.job().as_str(), dashed.attempt()), ("job-a-b", 3));
+        for bad in ["alloc-4k7wq2", "alloc-a-0", "alloc-a-01", "alloc--1", "alloc-a-"] {
+            assert!(matches!(AllocationId::parse(bad), Err(IdError::NoAttempt { .. })), "{bad}");
+        }
     }
 
     #[test]

@@ -333,6 +333,37 @@ pub struct Place {
     pub memory_bytes: u64,
 }
 
+/// A part of an attempt: what it has on one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Kept after its end.
+    pub place: Place,
+    /// Until its end is in the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<AllocationId>,
+}
+
+/// The newest attempt of a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Attempts begun so far; 0 before the first.
+    pub number: u32,
+    /// One for each node. As long as a job runs on one node it is one, and none before the first attempt.
+    pub members: Vec<Member>,
+}
+
+impl Attempt {
+    /// Attempt `number`, which runs as `allocation` at that place.
+    pub fn begun(number: u32, allocation: AllocationId, place: Place) -> Self {
+        Self { number, members: vec![Member { place, allocation: Some(allocation) }] }
+    }
+
+    /// It runs no more. Where it ran stays known.
+    pub fn end(&mut self) {
+        self.members.iter_mut().for_each(|member| member.allocation = None);
+    }
+}
+
 /// A job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
@@ -344,11 +375,8 @@ pub struct Job {
     pub submitted_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
-    /// Attempts begun so far.
-    pub attempt: u32,
-    pub allocation: Option<AllocationId>,
-    /// Where the newest attempt ran or runs.
-    pub place: Option<Place>,
+    /// The newest one.
+    pub attempt: Attempt,
     /// Restarts used up by nodes' faults.
     pub restarts_used: u32,
     /// Attempts that a node's fault ended before they ran.
@@ -440,6 +468,16 @@ pub struct SubmitJob {
 }
 
 impl Job {
+    /// What runs of it now.
+    pub fn allocation(&self) -> Option<&AllocationId> {
+        self.attempt.members.first()?.allocation.as_ref()
+    }
+
+    /// Where the newest attempt ran or runs.
+    pub fn place(&self) -> Option<&Place> {
+        self.attempt.members.first().map(|member| &member.place)
+    }
+
     /// What is left of its time limit over all attempts; at least [`TIME_LEFT_MIN`], so that a job which continues gets
     /// somewhere.
     pub fn time_left(&self) -> Millis {
@@ -459,9 +497,7 @@ impl Job {
             submitted_at: at,
             started_at: None,
             ended_at: None,
-            attempt: 0,
-            allocation: None,
-            place: None,
+            attempt: Attempt::default(),
             restarts_used: 0,
             start_faults: 0,
             last_checkpoint: None,

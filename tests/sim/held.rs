@@ -78,7 +78,7 @@ fn held_from(job: &Job, since: Timestamp) -> Timestamp {
 fn takers(after: &Fsm, events: &[Event], from: Timestamp) -> Vec<JobId> {
     let takes = |id: &&JobId| {
         let Some(job) = after.job(id) else { return false };
-        let attempt = job.allocation.as_ref().and_then(|id| after.allocation(id));
+        let attempt = job.allocation().and_then(|id| after.allocation(id));
         let lease = attempt.and_then(|attempt| after.leases().get(attempt.lease.as_ref()?));
         let until = after.now() + job.time_left() + job.spec.stop_grace;
         job.queue.class == NEW && lease.is_some_and(|lease| lease.parent.is_none()) && until > from

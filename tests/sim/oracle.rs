@@ -240,7 +240,7 @@ impl Oracle {
         }
         numbers.push((index, number));
         let Some(job) = fsm.job(job) else { return Ok(()) };
-        if job.allocation.as_ref().is_some_and(|current| current != allocation) {
+        if job.allocation().is_some_and(|current| current != allocation) {
             self.count("HeardLate");
         }
         let ids: Vec<_> = job.checkpoints().map(|checkpoint| checkpoint.id()).collect();

@@ -96,7 +96,7 @@ impl Allocation {
     pub(crate) fn shell(runtime: &Runtime, script: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let id = format!("alloc-test{}-{number}", std::process::id());
+        let id = format!("alloc-test{}-{}", std::process::id(), number + 1);
         let root = tempfile::tempdir().unwrap();
         // The user must be able to reach what tests put beside the allocation.
         fs::set_permissions(root.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))

@@ -197,7 +197,7 @@ impl Follow {
             return Ok((attempt, None));
         }
         let node = if attempt == job.attempt {
-            let place = |fsm: &Fsm| fsm.job(&self.job)?.place.as_ref().map(|p| p.node.clone());
+            let place = |fsm: &Fsm| fsm.job(&self.job)?.place().map(|p| p.node.clone());
             self.context.raft.read(place)
         } else {
             self.node_of(&id).await?

@@ -35,7 +35,7 @@ impl Context {
         self.may_look_into(caller, &job, "exec")?;
         let place: Option<(NodeName, AllocationId)> = self.raft.read(|fsm| {
             let job = fsm.job(&job).filter(|j| j.state == JobState::Running)?;
-            Some((job.place.as_ref()?.node.clone(), job.allocation.clone()?))
+            Some((job.place()?.node.clone(), job.allocation().cloned()?))
         });
         let Some((node, allocation)) = place else {
             return Err(Status::failed_precondition(format!("{job} does not run now")));

@@ -199,7 +199,7 @@ impl Fleet for FleetService {
                 .filter(|j| filter.all || !filter.ids.is_empty() || !j.state.is_final())
                 .filter(|j| filter.owner.is_empty() || j.owner.as_str() == filter.owner)
                 .filter(|j| {
-                    let node = j.place.as_ref().map(|p| p.node.as_str());
+                    let node = j.place().map(|p| p.node.as_str());
                     filter.node.is_empty() || node == Some(filter.node.as_str())
                 })
                 .map(|j| {

@@ -204,8 +204,7 @@ fn cut_to(stays: &mut Vec<Stay>, most: usize) -> Option<Timestamp> {
 impl Stay {
     /// Of this attempt or reservation, of which no more is known.
     fn of_holder(holder: &str) -> Self {
-        let attempt = AllocationId::parse(holder).ok();
-        let job = attempt.and_then(|attempt| attempt.attempt_of()).map(|(job, _)| job.to_string());
+        let job = AllocationId::parse(holder).ok().map(|attempt| attempt.job().to_string());
         Self {
             holder: holder.to_owned(),
             shown: job.unwrap_or_else(|| holder.to_owned()),

@@ -415,9 +415,9 @@ pub(super) fn job(
     job: &Job,
     with_spec: bool,
 ) -> v1::Job {
-    let allocation = job.allocation.as_ref().and_then(|id| fsm.allocation(id));
+    let allocation = job.allocation().and_then(|id| fsm.allocation(id));
     let waiting = plan.waiting.get(&job.id).filter(|_| job.state == JobState::Queued);
-    let place = job.place.as_ref().filter(|_| job.state != JobState::Queued);
+    let place = job.place().filter(|_| job.state != JobState::Queued);
     let deferral = allocation.and_then(|a| a.deferral.as_ref().map(|d| (a, d)));
     let said = allocation.and_then(|a| sessions.status(&a.node, &a.id));
     // Before it runs it says nothing: that is its agent, on what it is doing for it.
@@ -435,7 +435,7 @@ pub(super) fn job(
         gpus: place
             .map(|p| gpu_refs(fsm, &p.gpus, job.ended_at.unwrap_or(fsm.now())))
             .unwrap_or_default(),
-        attempt: job.attempt,
+        attempt: job.attempt.number,
         last_checkpoint: job.newest_saved().map(|c| checkpoint(job, c)),
         reason: job_reason(fsm, sessions, plan, job, preparing),
         exit_code: job.outcome.as_ref().and_then(|o| o.exit_code),
@@ -447,7 +447,7 @@ pub(super) fn job(
         earliest_start_unix_ms: millis(
             waiting.and_then(|w| w.earliest).or_else(|| fsm.paused_until(&job.id)),
         ),
-        allocation: text(job.allocation.as_ref()),
+        allocation: text(job.allocation()),
         restarts_used: job.restarts_used,
         deferral: deferral.map(|(a, d)| v1::Deferral {
             causes: a.causes.values().map(|c| c.text.clone()).collect(),

@@ -15,7 +15,7 @@ use crate::event::Event;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, JobId, LeaseId};
 use crate::job::SubmitJob;
-use crate::job::{Job, JobState, Place, QueueKey};
+use crate::job::{Attempt, Job, JobState, Place, QueueKey};
 use crate::lease::{Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName};
 use crate::node::Liveness;
@@ -69,7 +69,7 @@ impl Fsm {
             if known.epoch > found.epoch {
                 return;
             }
-        } else if self.job(&order.job).is_some_and(|job| order.attempt <= job.attempt) {
+        } else if self.job(&order.job).is_some_and(|job| order.attempt <= job.attempt.number) {
             return;
         }
         if self.job(&order.job).is_some_and(|job| job.state.is_final()) && found.end.is_some() {
@@ -107,7 +107,8 @@ impl Fsm {
     /// A later attempt proves that the earlier one is over.
     fn leave_earlier_attempt(&mut self, turn: &mut Turn<'_>, job: &JobId) {
         let Some(job) = self.jobs.get_mut(job) else { return };
-        let Some(earlier) = job.allocation.take() else { return };
+        let Some(earlier) = job.allocation().cloned() else { return };
+        job.attempt.end();
         let Some(allocation) = self.allocations.remove(&earlier) else { return };
         if let Some(lease) = &allocation.lease {
             self.end_lease(lease);
@@ -214,14 +215,13 @@ impl Fsm {
         }
         let Some(job) = self.jobs.get_mut(&order.job) else { return };
         job.state = JobState::Starting;
-        job.attempt = order.attempt;
-        job.allocation = Some(id.clone());
-        job.place = Some(Place {
+        let place = Place {
             node: node.clone(),
             gpus: order.gpus.clone(),
             cpu_millis: order.cpu_millis,
             memory_bytes: order.memory_bytes,
-        });
+        };
+        job.attempt = Attempt::begun(order.attempt, id.clone(), place);
         let owner = job.owner.clone();
         if let Some(lease) = &found.lease {
             let parent =
@@ -310,12 +310,8 @@ impl Fsm {
             marker: order.marker.clone(),
         };
         let submitted = Job::submitted(wish, queue, found.accepted_at.min(since));
-        let job = Job {
-            state: JobState::Starting,
-            attempt: order.attempt,
-            restarts_used: order.restarts_used,
-            ..submitted
-        };
+        let job =
+            Job { state: JobState::Starting, restarts_used: order.restarts_used, ..submitted };
         self.bind_job(&job);
         self.jobs.insert(order.job.clone(), job);
     }

@@ -34,7 +34,7 @@ impl Fsm {
         let job = self.jobs.get_mut(job)?;
         job.checkpoints_heard += 1;
         checkpoint.number = job.checkpoints_heard;
-        let is_late = checkpoint.attempt < job.attempt;
+        let is_late = checkpoint.attempt < job.attempt.number;
         if !checkpoint.is_torn() {
             job.has_saved = true;
             if !is_late {
@@ -50,7 +50,7 @@ impl Fsm {
     /// node that is back reports everything it knows, also checkpoints that it had reported before and that the state
     /// has dropped for newer ones since: these are not listed a second time.
     pub(super) fn checkpoint_heard_late(&mut self, turn: &mut Turn<'_>, checkpoint: Checkpoint) {
-        let Some((job, _)) = checkpoint.allocation.attempt_of() else { return };
+        let job = checkpoint.allocation.job().clone();
         let known = |job: &Job| job.checkpoints().any(|c| c.id() == checkpoint.id());
         let is_listed = |job: &Job| !known(job) && job.has_place_for(checkpoint.id());
         let is_new = self.jobs.get(&job).is_some_and(is_listed);
@@ -237,7 +237,7 @@ impl Fsm {
         id: &JobId,
     ) -> Result<Reply, Rejection> {
         let job = self.jobs.get(id).ok_or_else(|| Rejection::not_found("job", id))?;
-        let running = job.allocation.as_ref().filter(|_| job.state == JobState::Running);
+        let running = job.allocation().filter(|_| job.state == JobState::Running);
         let Some(allocation) = running.cloned() else {
             let state = job.state.word().to_owned();
             return Err(Rejection::NotRunning { id: id.to_string(), state });

@@ -160,8 +160,7 @@ impl Fsm {
         if self.allocation(id).is_some() || leased {
             return false;
         }
-        let Some((job, attempt)) = id.attempt_of() else { return false };
         // An attempt this state never made is not over but unknown: reported, kept, left alone.
-        self.job(&job).is_some_and(|job| attempt >= 1 && attempt <= job.attempt)
+        self.job(id.job()).is_some_and(|job| id.attempt() <= job.attempt.number)
     }
 }

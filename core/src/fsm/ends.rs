@@ -280,7 +280,7 @@ impl Fsm {
         let since = self.now;
         let Some(job) = self.jobs.get_mut(id) else { return };
         self.queue.remove(&job.queue);
-        job.allocation = None;
+        job.attempt.end();
         job.state = JobState::Queued;
         job.question = Some(Question { why: why.clone(), since });
         turn.say(Event::JobAsksOwner { job: id.clone(), why });

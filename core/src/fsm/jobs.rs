@@ -13,7 +13,7 @@ use crate::health::begins_nothing;
 use crate::id::{AllocationId, JobId, ReservationId};
 use crate::job::SubmitJob;
 use crate::job::{
-    JOBS_OPEN_MAX, Job, JobOutcome, JobSpec, JobState, Place, QueueKey, START_FAULTS_MAX,
+    Attempt, JOBS_OPEN_MAX, Job, JobOutcome, JobSpec, JobState, Place, QueueKey, START_FAULTS_MAX,
 };
 use crate::lease::LeaseHolder;
 use crate::name::NodeName;
@@ -137,7 +137,7 @@ impl Fsm {
         turn: &mut Turn<'_>,
         id: &JobId,
     ) -> Result<Reply, Rejection> {
-        let allocation = self.cancellable(id)?.allocation.clone();
+        let allocation = self.cancellable(id)?.allocation().cloned();
         if let Some(job) = self.jobs.get_mut(id) {
             job.cancel_requested = true;
         }
@@ -193,7 +193,7 @@ impl Fsm {
         if approved.parent.is_none() && self.takes_a_held_place(job, line, held) {
             return Err(stale("a GPU is held for a job that must leave"));
         }
-        let attempt = job.attempt + 1;
+        let attempt = job.attempt.number + 1;
         let id = AllocationId::of_attempt(&line.job, attempt);
         let owner = job.owner.clone();
         let resume_from = job.candidates().first().map(|c| c.path.clone());
@@ -243,14 +243,13 @@ impl Fsm {
         self.queue.remove(&key);
         if let Some(job) = self.jobs.get_mut(&line.job) {
             job.state = JobState::Starting;
-            job.attempt = attempt;
-            job.allocation = Some(id.clone());
-            job.place = Some(Place {
+            let place = Place {
                 node: line.node.clone(),
                 gpus: line.gpus.clone(),
                 cpu_millis: line.cpu_millis,
                 memory_bytes: line.memory_bytes,
-            });
+            };
+            job.attempt = Attempt::begun(attempt, id.clone(), place);
         }
         turn.say(Event::JobPlaced {
             job: line.job.clone(),
@@ -474,7 +473,7 @@ impl Fsm {
             return self.ask_owner(turn, id, format!("{why}; {nothing}"));
         }
         let Some(job) = self.jobs.get_mut(id) else { return };
-        job.allocation = None;
+        job.attempt.end();
         job.state = JobState::Queued;
         job.queue.class = CLASS_INTERRUPTED;
         let key = job.queue;
@@ -508,7 +507,7 @@ impl Fsm {
         job.state = state;
         job.outcome = Some(outcome);
         job.ended_at = Some(at);
-        job.allocation = None;
+        job.attempt.end();
         self.finished.push_back(id.clone());
         self.note_files(id);
         if self.finished.len() > FINISHED_JOBS_KEPT {

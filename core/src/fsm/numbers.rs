@@ -261,7 +261,7 @@ impl Fsm {
         }
         let waits = self.jobs.values().filter(|job| {
             let named = &job.spec.gpus.uuids;
-            let open = !job.state.is_final() && job.allocation.is_none();
+            let open = !job.state.is_final() && job.allocation().is_none();
             open && named.contains(lost) && heir.is_none_or(|heir| named.contains(heir))
         });
         stay.extend(waits.map(|job| format!("job {} of {} waits for it", job.id, job.owner)));
@@ -274,10 +274,9 @@ impl Fsm {
         let leases = std::iter::once(&hold.lease).chain(&hold.child);
         let holder = |lease: &crate::lease::Lease| match &lease.holder {
             LeaseHolder::Reservation(id) => format!("reservation {id} of {} holds it", lease.owner),
-            LeaseHolder::Allocation(id) => match id.attempt_of() {
-                Some((job, _)) => format!("job {job} of {} holds it", lease.owner),
-                None => format!("{id} of {} holds it", lease.owner),
-            },
+            LeaseHolder::Allocation(id) => {
+                format!("job {} of {} holds it", id.job(), lease.owner)
+            }
         };
         leases.filter_map(|id| self.leases.get(id)).map(holder).collect()
     }

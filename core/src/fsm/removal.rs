@@ -58,7 +58,7 @@ impl Fsm {
     /// node has left the fleet.
     fn node_with_files_of(&self, job: &Job) -> Option<NodeName> {
         let saves = job.spec.checkpoint.is_some() && job.files != JobFiles::Removed;
-        let place = job.place.as_ref().filter(|_| saves)?;
+        let place = job.place().filter(|_| saves)?;
         self.nodes.contains_key(&place.node).then(|| place.node.clone())
     }
 

@@ -219,7 +219,7 @@ impl Fsm {
             LeaseHolder::Allocation(holder) => holder == id,
             LeaseHolder::Reservation(_) => false,
         };
-        self.leases.on(node).any(held).then(|| id.attempt_of().map(|(_, attempt)| attempt))?
+        self.leases.on(node).any(held).then(|| id.attempt())
     }
 
     fn started(

@@ -386,10 +386,7 @@ impl Fsm {
     fn holder_text(&self, hold: &super::Hold) -> String {
         let Some(lease) = self.leases.get(&hold.lease) else { return hold.lease.to_string() };
         let holder = match &lease.holder {
-            LeaseHolder::Allocation(allocation) => {
-                let attempt = allocation.attempt_of();
-                attempt.map_or(allocation.to_string(), |(job, _)| job.to_string())
-            }
+            LeaseHolder::Allocation(allocation) => allocation.job().to_string(),
             LeaseHolder::Reservation(reservation) => reservation.to_string(),
         };
         format!("{holder} of {}", lease.owner)

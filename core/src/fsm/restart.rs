@@ -71,7 +71,7 @@ impl Fsm {
         if !job.state.is_final() && job.question.is_none() {
             return Err(not(format!("it is {}", job.state.word())));
         }
-        if job.allocation.is_some() {
+        if job.allocation().is_some() {
             return Err(not("its last attempt may still run".to_owned()));
         }
         match &job.files {

@@ -30,7 +30,7 @@ impl Fsm {
         let mut changed = job.clone();
         changed.spec.time_limit = limit;
         changed.spec.time_limit_given = true;
-        let allocation = job.allocation.as_ref().and_then(|id| self.allocations.get(id));
+        let allocation = job.allocation().and_then(|id| self.allocations.get(id));
         let ends_at = match allocation {
             Some(allocation) => self.ends_with_limit(&changed, allocation)?,
             None => {

@@ -166,8 +166,8 @@ pub fn plan(fsm: &Fsm) -> Plan {
         }
     }
     holds.at_last(&mut planner, fsm);
-    let of_job = |held: HeldPlace| Some((held.allocation.attempt_of()?.0, held));
-    plan.held = holds.places.into_iter().filter_map(of_job).collect();
+    let of_job = |held: HeldPlace| (held.allocation.job().clone(), held);
+    plan.held = holds.places.into_iter().map(of_job).collect();
     plan
 }
 

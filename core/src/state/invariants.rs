@@ -137,7 +137,7 @@ impl Fsm {
             );
             let runs =
                 matches!(job.state, JobState::Starting | JobState::Running | JobState::Stopping);
-            let has = job.allocation.as_ref().is_some_and(|a| self.allocations.contains_key(a));
+            let has = job.allocation().is_some_and(|a| self.allocations.contains_key(a));
             must!(has == runs, "{} is {:?} and has an allocation: {has}", job.id, job.state);
             must!(
                 job.state.is_final() == job.outcome.is_some(),
@@ -148,7 +148,7 @@ impl Fsm {
             );
         }
         for a in self.allocations.values() {
-            let own = self.jobs.get(&a.job).and_then(|job| job.allocation.as_ref()) == Some(&a.id);
+            let own = self.jobs.get(&a.job).and_then(|job| job.allocation()) == Some(&a.id);
             must!(own, "{} is not its job's allocation", a.id);
             must!(a.gpus.is_empty() == a.lease.is_none(), "{} has GPUs without a lease", a.id);
             if let Some(lease) = a.lease.as_ref().and_then(|l| self.leases.get(l)) {

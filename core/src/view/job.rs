@@ -104,7 +104,7 @@ pub fn job(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> Opti
         let wait = waiting.unwrap_or_else(|| WaitReason::NotPlanned.alone());
         return Some(JobReason::Waits(wait));
     }
-    let allocation = job.allocation.as_ref().and_then(|id| fsm.allocation(id))?;
+    let allocation = job.allocation().and_then(|id| fsm.allocation(id))?;
     let reason = placed(fsm, plan, job, allocation, preparing);
     match fsm.node(&allocation.node).map(|node| node.liveness) {
         Some(Liveness::Ready) | None => reason,

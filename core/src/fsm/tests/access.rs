@@ -278,7 +278,7 @@ fn a_node_leaves_only_when_nothing_is_on_it() {
     let reply = give(&mut w, person("root"), remove());
     let said = reply.unwrap_err().to_string();
     assert!(said.contains("alloc-a-1"), "{said}");
-    let id = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let id = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.end(&id, AttemptEnd::Exited { code: 0 });
     assert_eq!(
         code(give(&mut w, person("root"), remove())),
@@ -309,7 +309,7 @@ fn a_closed_account_keeps_nothing_but_what_runs() {
     w.run("plain", plain(1), other, &[1]);
     w.submit("ada", "waits", plain(4)).unwrap();
     let running: Vec<_> = ["saves", "plain"]
-        .map(|name| w.fsm.job(&job(name)).unwrap().allocation.clone().unwrap())
+        .map(|name| w.fsm.job(&job(name)).unwrap().allocation().cloned().unwrap())
         .into();
     disable(&mut w, "ada", None).unwrap();
     assert!(w.fsm.access().revoked.contains_key("01"));
@@ -343,7 +343,7 @@ fn a_reservation_of_a_closed_account_lasts_as_long_as_its_jobs() {
     w.reserve("ada", "r", 2, Millis::ZERO, Millis::hours(8)).unwrap();
     w.submit("ada", "a", JobSpec { reservation: Some(res("r")), ..training() }).unwrap();
     w.schedule();
-    let id = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let id = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.start(&id);
     disable(&mut w, "ada", Some("bob")).unwrap();
     assert!(w.fsm.reservation(&res("r")).unwrap().is_open());
@@ -402,7 +402,7 @@ fn a_deferral_of_a_closed_account_ends_when_it_is_opened_again() {
     let mut w = World::with(&["titan01"]);
     w.run("a", training(), "titan01", &[0]);
     disable(&mut w, "ada", None).unwrap();
-    let id = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let id = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     assert!(w.fsm.allocation(&id).unwrap().deferral.is_some());
     give(&mut w, person("root"), AccessCommand::EnableUser { user: user("ada") }).unwrap();
     assert!(w.fsm.allocation(&id).unwrap().deferral.is_none());

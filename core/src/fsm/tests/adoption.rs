@@ -118,7 +118,7 @@ fn a_job_that_began_after_the_backup_goes_on_where_it_is() {
     // Its GPUs are held: nobody else gets them.
     w.submit("bob", "b", JobSpec { name: "b".to_owned(), ..plain(4) }).unwrap();
     assert_eq!(w.schedule(), 1);
-    let b = w.fsm.job(&job("b")).unwrap().place.clone().unwrap();
+    let b = w.fsm.job(&job("b")).unwrap().place().cloned().unwrap();
     assert_eq!(b.node, node("titan02"));
     // Said twice it changes nothing.
     recount(&mut w, "titan01", told, Vec::new());
@@ -149,7 +149,7 @@ fn a_job_that_a_node_brings_along_waits_for_all_nodes_before_it_is_tried_again()
     assert_eq!(w.schedule(), 0, "its second one may run on titan02");
     recount(&mut w, "titan02", vec![goes_on], Vec::new());
     assert_eq!(w.schedule(), 0);
-    assert_eq!(w.fsm.job(&job("a")).unwrap().allocation, Some(second));
+    assert_eq!(w.fsm.job(&job("a")).unwrap().allocation(), Some(&second));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_job_that_seemed_to_be_over_goes_on_where_a_later_attempt_runs() {
     assert_eq!((w.state_of("a"), w.state_of("b")), ("failed", "cancelled"));
     recount(&mut w, "titan02", vec![other, second.clone()], Vec::new());
     assert_eq!((w.state_of("a"), w.state_of("b")), ("starting", "stopping"));
-    assert_eq!(w.fsm.job(&job("a")).unwrap().allocation, Some(second.allocation.clone()));
+    assert_eq!(w.fsm.job(&job("a")).unwrap().allocation(), Some(&second.allocation));
     let desired = w.fsm.desired(&node("titan02"), std::slice::from_ref(&again));
     let stops = |one: &crate::desired::DesiredAllocation| matches!(one.order, Order::Stop { .. });
     assert!(desired.allocations.iter().any(|one| one.id == again && stops(one)), "{desired:?}");
@@ -255,12 +255,12 @@ fn a_later_attempt_elsewhere_takes_the_place_of_the_one_the_backup_knows() {
     restore(&mut w, backup);
     recount(&mut w, "titan02", vec![told], Vec::new());
     let a = w.fsm.job(&job("a")).unwrap();
-    assert_eq!((a.allocation.as_ref(), a.attempt), (Some(&second), 2));
+    assert_eq!((a.allocation(), a.attempt.number), (Some(&second), 2));
     // titan01 has only the end of the first; it changes nothing any more.
     recount(&mut w, "titan01", Vec::new(), Vec::new());
     w.release("titan01");
     assert_eq!(w.fsm.leases().len(), 1);
-    assert_eq!(w.fsm.job(&job("a")).unwrap().allocation, Some(second));
+    assert_eq!(w.fsm.job(&job("a")).unwrap().allocation(), Some(&second));
 }
 
 #[test]
@@ -463,7 +463,7 @@ fn what_ran_before_a_restore_gives_way_to_no_reservation_that_waits_to_begin() {
     w.pass(Millis::hours(1));
     w.submit("ada", "a", JobSpec { reservation: Some(res("own")), ..plain(1) }).unwrap();
     w.schedule();
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.start(&a);
     let told = found(&w.fsm, &a);
     restore(&mut w, backup);

@@ -210,7 +210,7 @@ impl Busy {
             let placed = self.w.schedule();
             assert_eq!(placed, placements.len());
             let all = placements.iter().map(|line| self.w.fsm.job(&line.job).unwrap());
-            all.map(|job| (job.spec.time_limit, job.allocation.clone().unwrap())).collect()
+            all.map(|job| (job.spec.time_limit, job.allocation().cloned().unwrap())).collect()
         };
         young.iter().for_each(|(_, id)| self.w.start(id));
         for (limit, id) in young {

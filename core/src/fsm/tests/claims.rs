@@ -45,7 +45,7 @@ fn must_leave(w: &mut World, id: &AllocationId, seq: u64) {
 }
 
 fn ends(w: &mut World, name: &str) {
-    let id = w.fsm.job(&job(name)).unwrap().allocation.clone().unwrap();
+    let id = w.fsm.job(&job(name)).unwrap().allocation().cloned().unwrap();
     let on = w.fsm.allocation(&id).unwrap().node.to_string();
     w.end(&id, AttemptEnd::Exited { code: 0 });
     w.release(&on);
@@ -62,7 +62,7 @@ fn a_freed_gpu_is_held_for_the_job_that_must_leave() {
     assert_eq!(w.schedule(), 0, "the place is held while it stops");
     w.end(&a, AttemptEnd::Exited { code: 143 });
     assert_eq!(w.schedule(), 1);
-    let place = w.fsm.job(&job("a")).unwrap().place.clone().unwrap();
+    let place = w.fsm.job(&job("a")).unwrap().place().cloned().unwrap();
     assert_eq!(place.node, node("titan02"));
 }
 
@@ -128,7 +128,7 @@ fn two_that_must_leave_have_two_places() {
     w.give(person("root"), Command::Job(JobCommand::Cancel { id: job("young-0") })).unwrap();
     w.submit("ada", "b", long(training())).unwrap();
     w.place("b", "titan01", &[1]).unwrap();
-    let b = w.fsm.job(&job("b")).unwrap().allocation.clone().unwrap();
+    let b = w.fsm.job(&job("b")).unwrap().allocation().cloned().unwrap();
     w.start(&b);
     conditions.push(bad("titan01", 1, Severity::Degraded));
     w.conditions("titan01", conditions);

@@ -200,7 +200,7 @@ fn a_jobs_own_limit_ends_it_and_it_keeps_no_window_open() {
     w.reserve("ada", "r", 4, Millis::ZERO, Millis::hours(8)).unwrap();
     w.submit("ada", "a", JobSpec { reservation: Some(res("r")), ..plain(1) }).unwrap();
     w.schedule();
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.start(&a);
     sees(&mut w, WindowUse::Others, true);
     until(&mut w, START + Millis::hours(8));

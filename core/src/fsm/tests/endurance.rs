@@ -289,7 +289,7 @@ fn a_failed_start_does_not_rule_out_the_only_node_that_fits() {
     w.give(super::world::agent("titan02"), join).unwrap();
     w.submit("ada", "a", plain(4)).unwrap();
     w.schedule();
-    let id = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let id = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.end(&id, AttemptEnd::NodeFault { message: "no runtime".to_owned() });
     w.release("titan01");
     assert_eq!(w.schedule(), 1, "{:?}", scheduler::plan(&w.fsm).waiting);

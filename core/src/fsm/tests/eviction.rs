@@ -38,7 +38,7 @@ fn a_degraded_gpu_is_left_at_the_next_checkpoint_and_not_before() {
     w.end(&first, AttemptEnd::Exited { code: 0 });
     assert_eq!(w.state_of("a"), "queued");
     assert_eq!(w.schedule(), 1);
-    let second = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let second = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     let a = w.fsm.allocation(&second).unwrap();
     assert_eq!(a.resume_from.as_deref(), Some("/ck/2.pt"));
     assert!(!a.gpus.contains(&gpu("titan01", 0)));
@@ -49,7 +49,7 @@ fn a_degraded_gpu_is_left_at_the_next_checkpoint_and_not_before() {
     assert!(w.fsm.hold(&gpu("titan01", 0)).is_none());
     w.submit("bob", "b", plain(4)).unwrap();
     w.schedule();
-    let place = w.fsm.job(&job("b")).unwrap().place.clone();
+    let place = w.fsm.job(&job("b")).unwrap().place().cloned();
     assert!(place.is_none_or(|p| p.node == node("titan02")), "titan01 has no four good GPUs");
 }
 

@@ -113,10 +113,10 @@ fn history() -> World {
     w.submit("bob", "c", plain(2)).unwrap();
     w.schedule();
     for name in ["a", "b", "c"] {
-        let id = w.fsm.job(&job(name)).unwrap().allocation.clone().unwrap();
+        let id = w.fsm.job(&job(name)).unwrap().allocation().cloned().unwrap();
         w.start(&id);
     }
-    let b = w.fsm.job(&job("b")).unwrap().allocation.clone().unwrap();
+    let b = w.fsm.job(&job("b")).unwrap().allocation().cloned().unwrap();
     let on = w.fsm.allocation(&b).unwrap().node.to_string();
     let index = w.fsm.gpu(&w.fsm.allocation(&b).unwrap().gpus[0]).unwrap().index;
     w.checkpoint(&b, 1, Millis::ZERO);
@@ -633,7 +633,7 @@ fn ahead(w: &mut World) {
     let (by, reason) = ("root".to_owned(), "nobody can be asked".to_owned());
     let switch = EnforcementSwitch { mode: Enforcement::Warn, by, reason, at: w.now };
     w.report("titan01", Report::Enforcement(switch)).unwrap();
-    let id = w.fsm.job(&job("c")).unwrap().allocation.clone().unwrap();
+    let id = w.fsm.job(&job("c")).unwrap().allocation().cloned().unwrap();
     let a = w.fsm.allocation(&id).unwrap().clone();
     let why = crate::allocation::StopWhy::TimeLimit;
     let stopped = Report::StoppedAlone { allocation: id, epoch: Epoch::default(), why, at: w.now };

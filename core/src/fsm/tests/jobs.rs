@@ -301,7 +301,7 @@ fn a_slow_start_does_not_push_a_job_into_somebodys_reservation() {
     w.reserve("bob", "r", 4, Millis::hours(2), Millis::hours(1)).unwrap();
     w.submit("ada", "a", plain(1)).unwrap();
     w.schedule();
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     // An image that took 90 minutes to unpack.
     w.now = w.now + Millis::minutes(90);
     w.start(&a);
@@ -374,7 +374,7 @@ fn a_job_in_a_reservation_gives_way_to_no_later_one() {
     w.reserve("ada", "own", 4, Millis::ZERO, Millis::hours(8)).unwrap();
     w.submit("ada", "a", JobSpec { reservation: Some(res("own")), ..plain(1) }).unwrap();
     w.schedule();
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.reserve("bob", "next", 4, Millis::hours(8), Millis::hours(1)).unwrap();
     w.now = w.now + Millis::secs(8 * 3_600 - 60);
     w.start(&a);
@@ -386,7 +386,7 @@ fn a_job_in_a_reservation_gives_way_to_no_later_one() {
     w.reserve("ada", "own", 4, Millis::ZERO, Millis::minutes(30)).unwrap();
     w.submit("ada", "a", JobSpec { reservation: Some(res("own")), ..plain(0) }).unwrap();
     w.schedule();
-    w.start(&w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap());
+    w.start(&w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap());
     assert_eq!(w.said(), ["alloc-a-1 runs"]);
 }
 
@@ -396,7 +396,7 @@ fn interrupted_work_leaves_the_ailing_node() {
     w.conditions("titan01", vec![super::world::bad("titan01", 0, Severity::Degraded)]);
     w.submit("ada", "a", plain(1)).unwrap();
     w.schedule();
-    let place = w.fsm.job(&job("a")).unwrap().place.clone().unwrap();
+    let place = w.fsm.job(&job("a")).unwrap().place().cloned().unwrap();
     assert_eq!(place.node, node("titan02"), "titan01 will be reset before long");
 }
 
@@ -415,7 +415,7 @@ fn a_job_that_no_node_can_start_fails_and_does_not_wait_for_ever() {
 
 /// The attempt of "a" ends before it has run.
 fn start_fails(w: &mut World) {
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.end(&a, AttemptEnd::NodeFault { message: "no shim".to_owned() });
     w.release("titan01");
 }
@@ -441,7 +441,7 @@ fn one_cause_on_the_only_node_pauses_longer_each_time_and_counts_once_in_ten_min
     assert_eq!((counted(&w), w.fsm.paused_until(&job("a"))), (2, None));
     // Another cause is another fault.
     assert_eq!(w.schedule(), 1);
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.end(&a, AttemptEnd::NodeFault { message: "no runtime".to_owned() });
     assert_eq!((counted(&w), w.fsm.paused_until(&job("a"))), (3, None));
 }
@@ -458,7 +458,7 @@ fn a_node_without_room_is_ruled_out_for_no_longer_than_that() {
     for name in ["titan01", "titan02"] {
         w.report(name, Report::Conditions { conditions: tracker.conditions() }).unwrap();
     }
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.end(&a, AttemptEnd::NodeFault { message: "the disk is full".to_owned() });
     w.release(&on);
     assert_eq!(w.schedule(), 0);

@@ -10,7 +10,7 @@ use crate::view::{self, NamesAt};
 
 /// An attempt that could not get its image, since the registry does not answer.
 fn no_image(w: &mut World, name: &str) {
-    let id = w.fsm.job(&job(name)).unwrap().allocation.clone().unwrap();
+    let id = w.fsm.job(&job(name)).unwrap().allocation().cloned().unwrap();
     let a = w.fsm.allocation(&id).unwrap().clone();
     let end = AttemptEnd::NodeFault { message: "registry r is not reachable".to_owned() };
     let report = EndReport { no_image: true, ..ended(end, false) };
@@ -53,7 +53,7 @@ fn an_evening_without_a_registry_costs_a_job_nothing_but_time() {
     assert!(w.fsm.job(&job("a")).unwrap().excluded_nodes.is_empty());
     // It is back: nothing was used up.
     assert_eq!(w.schedule(), 1);
-    let id = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let id = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.start(&id);
     let job = w.fsm.job(&job("a")).unwrap();
     assert_eq!((job.restarts_used, job.start_faults, job.image_wait.clone()), (0, 0, None));

@@ -62,7 +62,7 @@ fn a_gpu_that_fails_is_left_for_another_one_of_the_only_node_that_sees_them() {
     assert_eq!(w.state_of("a"), "stopping", "titan01:1 is free");
     w.end(&a, AttemptEnd::Exited { code: 143 });
     assert_eq!(w.schedule(), 1);
-    let place = w.fsm.job(&job("a")).unwrap().place.clone().unwrap();
+    let place = w.fsm.job(&job("a")).unwrap().place().cloned().unwrap();
     assert_eq!((place.node, place.gpus), (node("titan01"), vec![gpu("titan01", 1)]));
 }
 

@@ -88,7 +88,7 @@ fn the_files_go_thirty_days_after_the_end_and_a_restart_keeps_them() {
     w.pass(Millis::days(1));
     assert!(ordered(&w, "titan01").is_empty(), "it waits or runs");
     w.schedule();
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.start(&a);
     w.end(&a, AttemptEnd::Exited { code: 1 });
     w.pass(FILES_STAY);

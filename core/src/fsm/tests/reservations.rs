@@ -42,7 +42,7 @@ fn the_owners_jobs_run_under_it_and_others_do_not() {
     w.submit("ada", "a", JobSpec { reservation: Some(res("r")), ..plain(1) }).unwrap();
     w.submit("bob", "b", plain(1)).unwrap();
     assert_eq!(w.schedule(), 1);
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.start(&a);
     let lease = w.fsm.lease(w.fsm.allocation(&a).unwrap().lease.as_ref().unwrap()).unwrap();
     assert!(lease.parent.is_some());
@@ -67,7 +67,7 @@ fn the_parents_lease_outlives_its_children() {
     let at = w.fsm.reservation(&res("r")).unwrap().gpus[0].clone();
     w.submit("ada", "a", JobSpec { reservation: Some(res("r")), ..plain(1) }).unwrap();
     w.schedule();
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.end(&a, AttemptEnd::Exited { code: 0 });
     w.release("titan01");
     assert_eq!(state(&w, "r"), ReservationState::Active);
@@ -189,7 +189,7 @@ fn the_parents_proof_covers_its_children_whatever_the_order() {
     w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(8)).unwrap();
     w.submit("ada", "a", JobSpec { reservation: Some(res("r")), ..plain(1) }).unwrap();
     w.schedule();
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r") }))
         .unwrap();
     let parent = w.fsm.leases().values().find(|l| l.parent.is_none()).unwrap().clone();
@@ -267,7 +267,7 @@ fn a_job_without_a_limit_of_its_own_runs_in_its_owners_reservation() {
     let day = JobSpec { time_limit: Millis::hours(24), time_limit_given: false, ..plain(1) };
     w.submit("ada", "a", day).unwrap();
     w.schedule();
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     assert_eq!(w.fsm.allocation(&a).unwrap().gpus, reserved);
     w.start(&a);
     w.pass(Millis::hours(8));

@@ -19,7 +19,7 @@ use crate::rejection::Rejection;
 use crate::time::Millis;
 
 fn current(w: &World) -> AllocationId {
-    w.fsm.job(&job("a")).unwrap().allocation.clone().expect("it has an attempt")
+    w.fsm.job(&job("a")).unwrap().allocation().cloned().expect("it has an attempt")
 }
 
 /// The checkpoints that the node of the running attempt gets to resume from.

@@ -30,7 +30,7 @@ fn within(name: &str) -> JobSpec {
 /// Places job-a, which waits, and lets it run.
 fn begin(w: &mut World) -> AllocationId {
     assert_eq!(w.schedule(), 1);
-    let id = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let id = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.start(&id);
     id
 }
@@ -105,7 +105,7 @@ fn the_limit_of_a_waiting_job_is_what_it_asks_for() {
     set(&mut w, "ada", "b", Millis::minutes(7)).unwrap();
     assert_eq!(w.said(), ["time limit set to 7m by ada"]);
     assert_eq!(w.fsm.job(&job("b")).unwrap().spec.time_limit, Millis::minutes(7));
-    assert!(w.fsm.job(&job("b")).unwrap().allocation.is_none());
+    assert!(w.fsm.job(&job("b")).unwrap().allocation().is_none());
 }
 
 #[test]
@@ -130,11 +130,11 @@ fn a_job_in_a_reservation_is_seen_to_end_with_it_at_the_latest() {
     w.submit("ada", "a", JobSpec { time_limit: Millis::hours(24), ..within("r") }).unwrap();
     assert_eq!(w.schedule(), 1);
     let ends_by = |w: &World| {
-        let id = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+        let id = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
         view::job::ends_by(&w.fsm, w.fsm.allocation(&id).unwrap())
     };
     assert_eq!(ends_by(&w), None, "it has not started");
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.start(&a);
     assert_eq!(ends_by(&w), Some(w.fsm.reservation(&res("r")).unwrap().window.ends_at));
     set(&mut w, "ada", "a", Millis::minutes(20)).unwrap();

@@ -95,7 +95,7 @@ fn nearly_all_leave_at_the_first_save_after_their_place_is_free() {
                 assert_eq!(saver.w.state_of("a"), "running", "there is no place yet");
             }
             saver.wait(free_at);
-            let other = saver.w.fsm.job(&job("other-1")).unwrap().allocation.clone().unwrap();
+            let other = saver.w.fsm.job(&job("other-1")).unwrap().allocation().cloned().unwrap();
             saver.w.end(&other, AttemptEnd::Exited { code: 0 });
             saver.w.release("titan02");
             saver.w.schedule();

@@ -305,7 +305,7 @@ fn a_child_that_the_node_stopped_at_the_windows_end_timed_out_with_it() {
     w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(2)).unwrap();
     w.submit("ada", "a", JobSpec { reservation: Some(res("r")), ..plain(1) }).unwrap();
     w.schedule();
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.job(&job("a")).unwrap().allocation().cloned().unwrap();
     w.start(&a);
     let desired = w.fsm.desired(&node("titan01"), &[]);
     assert_eq!(desired.allocations[0].within, Some(res("r")));

@@ -330,7 +330,7 @@ impl Story {
 
     fn allocation(&self, job: &str) -> AllocationId {
         let job = self.fsm.job(&JobId::parse(job).unwrap()).unwrap();
-        job.allocation.clone().unwrap_or_else(|| panic!("{} does not run", job.id))
+        job.allocation().cloned().unwrap_or_else(|| panic!("{} does not run", job.id))
     }
 
     /// The job's attempt ends so; its GPUs stay held until `freed`.

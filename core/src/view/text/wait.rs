@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::few;
-use crate::id::AllocationId;
 use crate::name::NodeName;
 use crate::reason::{
     Emptying, Few, KeptFor, NodePart, Obstacle, Shut, ShutReservation, TakenBy, TakenGpus, Unfit,
@@ -174,7 +173,7 @@ impl fmt::Display for TakenBy {
                 write!(f, "being emptied after {after} ({owner})")
             }
             TakenBy::NotEmpty { after, owner } => {
-                write!(f, "not empty yet: {} ({owner}) has ended and left something", job_of(after))
+                write!(f, "not empty yet: {} ({owner}) has ended and left something", after.job())
             }
             TakenBy::BeingEmptied => write!(f, "being emptied"),
             TakenBy::EarlierJob => write!(f, "meant for a job before it"),
@@ -187,14 +186,9 @@ impl fmt::Display for Emptying {
         match self {
             Emptying::Reservation(id) => id.fmt(f),
             Emptying::Job(id) => id.fmt(f),
-            Emptying::Attempt(id) => f.write_str(&job_of(id)),
+            Emptying::Attempt(id) => id.job().fmt(f),
         }
     }
-}
-
-/// The job of an attempt: people know its id, not the attempt's.
-fn job_of(attempt: &AllocationId) -> String {
-    attempt.attempt_of().map_or_else(|| attempt.to_string(), |(job, _)| job.to_string())
 }
 
 impl fmt::Display for UnfitGpu {
