@@ -18,7 +18,6 @@ mod held;
 mod search;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(crate) mod topology;
 
 pub use crate::state::wish::same_model;
 use crate::state::wish::{GpuSet, Wish, broken, gpus_of, plain_model, said, unfit};

@@ -7,16 +7,17 @@
 use std::collections::BTreeSet;
 
 use super::HeldPlace;
-use super::topology::{Spread, Topology};
 use super::{Calendar, Candidate, HOLDINGS_MAX, Releasing, Unleased, sorted};
 use crate::name::{GpuUuid, NodeName};
-use crate::node::Node;
 use crate::rejection::{Holding, Slot};
 use crate::reservation::RESERVATION_AHEAD_MAX;
 use crate::state::Fsm;
-use crate::state::bits::Bits;
-use crate::state::index::Entry;
-use crate::state::wish::{GpuSet, Wish, has, place_of, uuids_of};
+use crate::state::bits::{Bits, Block};
+use crate::state::built::Built;
+use crate::state::contents::Contents;
+use crate::state::index::{Entry, FEW};
+use crate::state::topology::Spread;
+use crate::state::wish::{GpuSet, Wish, has, has_any, place_of, uuids_of};
 use crate::time::{Timestamp, Window};
 
 /// Of this many nodes that are equally full, the one with the closest GPUs is taken.
@@ -66,18 +67,26 @@ impl<'a, 'w> Places<'a, 'w> {
                 possible.set(slot, false);
             }
         }
-        let mut uncertain = index.uncertain(fsm.now());
-        for slot in held.iter().filter_map(|place| index.slot(&place.node)) {
+        let mut uncertain = index.uncertain(&possible, fsm.now());
+        let held_on = held.iter().filter_map(|place| index.slot(&place.node));
+        for slot in held_on.filter(|slot| possible.contains(*slot)) {
             uncertain.set(slot, true);
         }
-        uncertain.keep(&possible);
         Self { fsm, wish, window, unleased, held, possible, changed, uncertain }
     }
 
     fn candidate(&self, name: &NodeName) -> Option<Candidate<'a>> {
-        let node = self.fsm.node(name)?;
-        let calendar = Calendar::of_nodes(self.fsm, [name]).with_held(self.fsm, self.held);
-        Candidate::of(self.fsm, self.wish, self.unleased, &calendar, node)
+        self.candidate_by(name, Calendar::of_nodes(self.fsm, [name]))
+    }
+
+    /// The same, of which only what is in the way of the window counts.
+    fn candidate_within(&self, name: &NodeName) -> Option<Candidate<'a>> {
+        self.candidate_by(name, Calendar::of_node_within(self.fsm, name, &self.window))
+    }
+
+    fn candidate_by(&self, name: &NodeName, calendar: Calendar<'a>) -> Option<Candidate<'a>> {
+        let calendar = calendar.with_held(self.fsm, self.held);
+        Candidate::of(self.fsm, self.wish, self.unleased, &calendar, self.fsm.node(name)?)
     }
 
     /// What the node has for the whole window, if that is enough.
@@ -86,44 +95,45 @@ impl<'a, 'w> Places<'a, 'w> {
         candidate: &Candidate<'a>,
         window: Window,
         releasing: Releasing,
-    ) -> Option<(Spread, Vec<GpuUuid>)> {
-        self.closest(candidate.node, candidate.free(window, releasing) & candidate.meant)
+    ) -> Option<(Spread, GpuSet)> {
+        let eligible = candidate.free(window, releasing) & candidate.meant;
+        self.closest(&self.fsm.built(candidate.node), eligible)
     }
 
-    fn closest(&self, node: &Node, eligible: GpuSet) -> Option<(Spread, Vec<GpuUuid>)> {
-        let count = self.wish.request.count;
-        if eligible.count_ones() < count {
-            return None;
-        }
-        let picked = Topology::of(self.fsm, node).pick(eligible, count)?;
-        Some((picked.spread, uuids_of(node, picked.set)))
+    fn closest(&self, built: &Built, eligible: GpuSet) -> Option<(Spread, GpuSet)> {
+        let picked = built.topology.pick(eligible, self.wish.request.count)?;
+        Some((picked.spread, picked.set))
     }
 
     /// The same of a node at its place in the index, without a look at all that is taken of it where the claims say
     /// it all: there every GPU takes work, and nothing is just being emptied.
-    fn pick_at(&self, slot: usize, window: Window) -> Option<(Spread, Vec<GpuUuid>)> {
+    fn pick_at(&self, slot: usize, window: Window) -> Option<(Spread, GpuSet)> {
         let index = self.fsm.index();
         if self.uncertain.contains(slot) {
             return self.pick(&self.candidate(index.name(slot))?, window, Releasing::Taken);
         }
-        let node = self.fsm.node(index.name(slot))?;
-        let meant = self.fsm.standing(node).meant(node, self.wish);
-        self.closest(node, index.unclaimed(slot, &window) & meant)
+        self.closest(index.built(slot), index.unclaimed(slot, &window) & self.meant_at(slot))
+    }
+
+    /// The GPUs that are meant of a node at its place in the index.
+    fn meant_at(&self, slot: usize) -> GpuSet {
+        let index = self.fsm.index();
+        let meant = index.built(slot).of_kinds(self.wish);
+        let named = &self.wish.request.uuids;
+        match self.fsm.node(index.name(slot)).filter(|_| !named.is_empty()) {
+            Some(node) => {
+                let places = named.iter().filter_map(|uuid| place_of(node, uuid));
+                meant & places.fold(0, |set, place| set | place)
+            }
+            None => meant,
+        }
     }
 
     /// Whether nobody has these GPUs in the window, by all that is taken of the node. The index should know, but nobody
     /// may be promised what another has because of a fault in it.
-    fn is_free(&self, name: &NodeName, gpus: &[GpuUuid], releasing: Releasing) -> bool {
-        let calendar = Calendar::of_node_within(self.fsm, name, &self.window);
-        let calendar = calendar.with_held(self.fsm, self.held);
-        let node = self.fsm.node(name);
-        let candidate = node
-            .and_then(|node| Candidate::of(self.fsm, self.wish, self.unleased, &calendar, node));
-        candidate.is_some_and(|candidate| {
-            let free = candidate.free(self.window, releasing);
-            let places = gpus.iter().map(|uuid| place_of(candidate.node, uuid).unwrap_or(0));
-            places.fold(0, |set: GpuSet, place| set | place) & !free == 0
-        })
+    fn is_free(&self, name: &NodeName, gpus: GpuSet, releasing: Releasing) -> bool {
+        let candidate = self.candidate_within(name);
+        candidate.is_some_and(|candidate| gpus & !candidate.free(self.window, releasing) == 0)
     }
 
     /// Cheaper than [`Self::pick`], and true wherever that finds something.
@@ -140,52 +150,67 @@ impl<'a, 'w> Places<'a, 'w> {
             // On all others nothing is just being emptied.
             possible.keep(&self.uncertain);
         }
-        possible.take_away(&index.without(self.wish.request.count, &self.window));
         let mut unasked = possible.clone();
         unasked.keep(index.unasked());
         let mut asked = possible;
         asked.take_away(index.unasked());
-        let changed: Vec<(&NodeName, Entry)> = self
-            .changed
-            .iter()
-            .filter_map(|name| Some((*name, Entry::of(self.fsm, self.fsm.node(name)?))))
-            .collect();
+        let entry = |name: &&'a NodeName| {
+            let node = self.fsm.node(name)?;
+            let contents = Contents::with(self.fsm, node, self.fsm.built(node));
+            Some((*name, Entry::with(self.fsm, &contents)))
+        };
+        let changed: Vec<(&NodeName, Entry)> = self.changed.iter().filter_map(entry).collect();
         let changed_of = |unasked: bool| {
             let of_pass = changed.iter().filter(move |(_, entry)| entry.unasked == unasked);
-            of_pass.map(|(name, entry)| (*name, entry.left_at_worst(&self.window))).collect()
+            of_pass.map(|(name, entry)| (entry.left_at_worst(&self.window), *name, None)).collect()
         };
         self.fullest(&asked, changed_of(false), releasing)
             .or_else(|| self.fullest(&unasked, changed_of(true), releasing))
     }
 
-    /// The best of the nodes of `among` and of `changed`, which come with what is left in their fullest hour.
+    /// The best of the nodes of `among` and of `apart`. These come with what is left in their fullest hour, and with
+    /// their place in the index where it knows them as they are.
     fn fullest(
         &self,
         among: &Bits,
-        changed: Vec<(&'a NodeName, u32)>,
+        mut apart: Vec<(u32, &'a NodeName, Option<usize>)>,
         releasing: Releasing,
     ) -> Option<(NodeName, Vec<GpuUuid>)> {
-        if among.is_empty() && changed.is_empty() {
-            return None;
-        }
         let index = self.fsm.index();
-        let mut fuller = Bits::default();
-        for left in 0..=index.gpus_most().max(changed.iter().map(|(_, l)| *l).max().unwrap_or(0)) {
-            let up_to = index.left_at_worst(left, &self.window);
-            let mut equal = among.clone();
-            equal.keep(&up_to);
-            equal.take_away(&fuller);
-            fuller = up_to;
-            let known = equal.iter().filter(|slot| self.may_fit(*slot, &self.window));
-            let mut known = known.map(|slot| (index.name(slot), Some(slot))).peekable();
-            let new = changed.iter().filter(|(_, l)| *l == left);
-            let mut new = new.map(|(name, _)| (*name, None)).peekable();
-            let names = std::iter::from_fn(|| match (known.peek(), new.peek()) {
-                (Some((one, _)), Some((other, _))) if other < one => new.next(),
-                (None, _) => new.next(),
+        let few = among.is_few(FEW);
+        if few {
+            let left = |slot| index.left_at_worst_on(slot, &self.window);
+            apart.extend(among.iter().map(|slot| (left(slot), index.name(slot), Some(slot))));
+        }
+        apart.sort_unstable();
+        let most = apart.last().map_or(0, |(left, _, _)| *left);
+        let most = if few { most } else { most.max(index.gpus_most()) };
+        let span = index.span(&self.window);
+        let blocks = if few { 0 } else { index.len().div_ceil(Block::NUMBERS) };
+        // The nodes of each block that was asked for and that have more left.
+        let mut rest: Vec<Block> = Vec::with_capacity(blocks);
+        for left in 0..=most {
+            let equal = (0..blocks).flat_map(|at| {
+                if rest.len() == at {
+                    let mut block = among.block(at);
+                    block.take_away(&span.without(self.wish.request.count, at));
+                    rest.push(block);
+                }
+                let (mut equal, up_to) = (rest[at], span.left_at_worst(left, at));
+                equal.keep(&up_to);
+                rest[at].take_away(&up_to);
+                equal.numbers(at)
+            });
+            let mut known = equal.map(|slot| (index.name(slot), Some(slot))).peekable();
+            let apart = apart.iter().filter(|(l, _, _)| *l == left);
+            let mut apart = apart.map(|(_, name, slot)| (*name, *slot)).peekable();
+            let names = std::iter::from_fn(|| match (known.peek(), apart.peek()) {
+                (Some((one, _)), Some((other, _))) if other < one => apart.next(),
+                (None, _) => apart.next(),
                 (Some(_), _) => known.next(),
             });
-            let fits = names.filter_map(|(name, slot)| {
+            let may_fit = |slot: Option<usize>| slot.is_none_or(|s| self.may_fit(s, &self.window));
+            let fits = names.filter(|(_, slot)| may_fit(*slot)).filter_map(|(name, slot)| {
                 let (spread, gpus) = match slot.filter(|_| releasing == Releasing::Taken) {
                     Some(slot) => self.pick_at(slot, self.window)?,
                     None => self.pick(&self.candidate(name)?, self.window, releasing)?,
@@ -195,12 +220,29 @@ impl<'a, 'w> Places<'a, 'w> {
             // Of equals the first is taken.
             let closest = fits.take(CLOSEST_OF).min_by_key(|(spread, _, _)| *spread);
             if let Some((_, name, gpus)) = closest
-                && self.is_free(name, &gpus, releasing)
+                && self.is_free(name, gpus, releasing)
             {
-                return Some((name.clone(), gpus));
+                return Some((name.clone(), uuids_of(self.fsm.node(name)?, gpus)));
             }
         }
         None
+    }
+
+    /// When claims on the nodes that have such GPUs end, where the claims say it all: first first, then in name order.
+    fn ends(&self) -> Box<dyn Iterator<Item = (Timestamp, usize)> + '_> {
+        let index = self.fsm.index();
+        let counts = |slot: &usize| !self.uncertain.contains(*slot);
+        let from = self.window.starts_at;
+        if self.possible.is_few(index.len() / FEW) {
+            // Fewer than all the ends of a large fleet, most of them of other nodes.
+            let ends = self.possible.iter().filter(counts);
+            let ends = ends.flat_map(|slot| index.ends_on(slot).map(move |at| (at, slot)));
+            return Box::new(
+                ends.filter(|(at, _)| *at > from).collect::<BTreeSet<_>>().into_iter(),
+            );
+        }
+        let possible = |slot: &usize| self.possible.contains(*slot);
+        Box::new(index.ends_after(from).filter(move |(_, slot)| possible(slot) && counts(slot)))
     }
 
     /// The earliest window of the same length, where none of the nodes fits now.
@@ -209,18 +251,18 @@ impl<'a, 'w> Places<'a, 'w> {
         let index = self.fsm.index();
         let at = |starts_at: Timestamp| Window { starts_at, ends_at: starts_at + length };
         let last = self.fsm.now() + RESERVATION_AHEAD_MAX;
+        let slot_of = |starts_at, name: &NodeName, gpus| {
+            let gpus = self.fsm.node(name).map(|node| uuids_of(node, gpus)).unwrap_or_default();
+            Slot { starts_at, node: name.clone(), gpus }
+        };
         let mut best: Option<Slot> = None;
         // Where the claims say it all, a node has more to give only when one of them ends.
-        for (starts_at, slot) in index.ends_after(self.window.starts_at) {
-            if starts_at > last {
-                break;
-            }
-            let counts = self.possible.contains(slot) && !self.uncertain.contains(slot);
-            if !counts || !self.may_fit(slot, &at(starts_at)) {
+        for (starts_at, slot) in self.ends().take_while(|(at, _)| *at <= last) {
+            if !self.may_fit(slot, &at(starts_at)) {
                 continue;
             }
             if let Some((_, gpus)) = self.pick_at(slot, at(starts_at)) {
-                best = Some(Slot { starts_at, node: index.name(slot).clone(), gpus });
+                best = Some(slot_of(starts_at, index.name(slot), gpus));
                 break;
             }
         }
@@ -235,7 +277,7 @@ impl<'a, 'w> Places<'a, 'w> {
                     break;
                 }
                 if let Some((_, gpus)) = self.pick(&candidate, at(starts_at), Releasing::Taken) {
-                    best = Some(Slot { starts_at, node: name.clone(), gpus });
+                    best = Some(slot_of(starts_at, name, gpus));
                     break;
                 }
             }
@@ -249,20 +291,22 @@ impl<'a, 'w> Places<'a, 'w> {
         let mut nodes: BTreeSet<&NodeName> = self.changed.clone();
         nodes.extend(self.uncertain.iter().map(|slot| index.name(slot)));
         let mut known = BTreeSet::new();
-        let mut latest = None;
-        for (until, slot) in index.ends_after(self.window.starts_at) {
-            if known.len() >= HOLDINGS_MAX && latest.is_some_and(|latest| until > latest) {
+        // What is named comes in the order of the ends, and of the nodes' names, which is that of their places.
+        let mut named = 0;
+        for (until, slot) in self.ends() {
+            if named >= HOLDINGS_MAX {
                 break;
             }
-            let counts = self.possible.contains(slot) && !self.uncertain.contains(slot);
-            if counts && index.ends_within(slot, until, &self.window) {
+            let held = index.ends_within(slot, until, &self.window) & self.meant_at(slot);
+            if held != 0 {
+                named += held.count_ones() as usize;
                 known.insert(slot);
-                latest = Some(until);
             }
         }
         nodes.extend(known.into_iter().map(|slot| index.name(slot)));
         let mut holdings = Vec::new();
-        for candidate in nodes.into_iter().filter_map(|name| self.candidate(name)) {
+        let candidates = nodes.into_iter().filter_map(|name| self.candidate_within(name));
+        for candidate in candidates {
             holdings.extend(candidate.holdings(self.fsm, &self.window));
         }
         sorted(holdings)
@@ -271,8 +315,13 @@ impl<'a, 'w> Places<'a, 'w> {
     /// The nodes that something besides claims keeps from being taken, in name order.
     pub(super) fn obstructed(&self) -> impl Iterator<Item = &'a NodeName> {
         let index = self.fsm.index();
-        let known = index.obstructed().iter().map(|slot| index.name(slot));
-        let names: BTreeSet<&NodeName> = known.chain(self.fsm.unsettled()).collect();
+        // A node that has too few of such GPUs is named as well.
+        let mut such = Bits::default();
+        let shapes = index.shapes().filter(|(shape, _)| has_any(shape, self.wish));
+        shapes.for_each(|(_, nodes)| such.add(nodes));
+        such.keep(index.obstructed());
+        let known: Vec<&NodeName> = such.iter().map(|slot| index.name(slot)).collect();
+        let names: BTreeSet<&NodeName> = known.into_iter().chain(self.fsm.unsettled()).collect();
         names.into_iter()
     }
 }

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 
 use super::shares::{Division, Room};
 use crate::allocation::Allocation;
-use crate::calendar::topology::{Picked, Topology};
 use crate::calendar::{Calendar, RELEASE_ALLOWANCE, known_end};
 use crate::health::{Severity, Subject, begins_nothing};
 use crate::id::{LeaseId, ReservationId};
@@ -20,6 +19,7 @@ use crate::reservation::{Reservation, ReservationState};
 use crate::state::Fsm;
 use crate::state::share::Share;
 use crate::state::standing::Standing;
+use crate::state::topology::Picked;
 use crate::state::wish::{GpuSet, place_of, plain_model};
 use crate::time::Timestamp;
 
@@ -77,7 +77,6 @@ pub(super) struct NodeCapacity<'a> {
     known: Option<Vec<Use>>,
     /// What the plan adds to it.
     planned: Vec<Use>,
-    topology: Option<Topology>,
     /// Sets picked before, by what was eligible and how many were wanted.
     picked: BTreeMap<(GpuSet, u32), Option<Picked>>,
 }
@@ -115,7 +114,7 @@ impl<'a> Capacity<'a> {
             models: Vec::new(),
         };
         for (node, standing) in nodes {
-            let models = standing.kinds.iter().map(|kind| this.number(&kind.model)).collect();
+            let models = standing.built.kinds.iter().map(|kind| this.number(&kind.model)).collect();
             let capacity = NodeCapacity::new(fsm, node, standing, models);
             this.nodes.push(capacity);
             this.add_pools(this.nodes.len() - 1);
@@ -227,22 +226,21 @@ impl<'a> NodeCapacity<'a> {
             closed: closed(node),
             division,
             room,
-            healthy: standing.healthy,
+            healthy: standing.built.healthy,
             free: standing.free,
-            idle: standing.healthy & !standing.busy,
+            idle: standing.built.healthy & !standing.busy,
             first_promise: standing.first_promise.unwrap_or(Timestamp(u64::MAX)),
             standing,
             models,
             known: None,
             planned: Vec::new(),
-            topology: None,
             picked: BTreeMap::new(),
         }
     }
 
     /// How many GPUs it has, whatever their state.
     pub(super) fn gpus(&self) -> u32 {
-        self.standing.gpus
+        self.standing.built.gpus
     }
 
     /// Whether some of its GPUs are broken: it will be reset or rebooted before long, so new work goes
@@ -253,14 +251,15 @@ impl<'a> NodeCapacity<'a> {
 
     /// The GPUs of a model.
     pub(super) fn of_model(&self, model: usize) -> GpuSet {
-        let kinds = self.models.iter().zip(&self.standing.kinds);
+        let kinds = self.models.iter().zip(&self.standing.built.kinds);
         let of_it = kinds.filter(|(number, _)| **number == model);
         of_it.fold(0, |set, (_, kind)| set | kind.gpus)
     }
 
     /// The GPUs with less memory.
     pub(super) fn smaller_than(&self, memory_bytes: u64) -> GpuSet {
-        let smaller = self.standing.kinds.iter().filter(|kind| kind.memory_bytes < memory_bytes);
+        let smaller =
+            self.standing.built.kinds.iter().filter(|kind| kind.memory_bytes < memory_bytes);
         smaller.fold(0, |set, kind| set | kind.gpus)
     }
 
@@ -279,11 +278,11 @@ impl<'a> NodeCapacity<'a> {
         kept.fold(0, |set, (at, _)| set | 1 << at)
     }
 
-    pub(super) fn pick(&mut self, fsm: &Fsm, eligible: GpuSet, count: u32) -> Option<Picked> {
+    pub(super) fn pick(&mut self, eligible: GpuSet, count: u32) -> Option<Picked> {
         if eligible.count_ones() < count {
             return None;
         }
-        let topology = self.topology.get_or_insert_with(|| Topology::of(fsm, self.node));
+        let topology = &self.standing.built.topology;
         *self.picked.entry((eligible, count)).or_insert_with(|| topology.pick(eligible, count))
     }
 

@@ -106,13 +106,12 @@ fn start_in(
     meant: GpuSet,
     counts: impl Fn(&Use) -> bool,
 ) -> Option<Foreseen> {
-    let fsm = capacity.fsm;
     let node = &mut capacity.nodes[at];
     let rest = rest(node, window, counts);
     let (least, share) = (ask.least(node), ask.granted(node, &rest.room, rest.gpus)?);
     let gpus = match ask.count() {
         0 => 0,
-        count => node.pick(fsm, rest.gpus & meant, count)?.set,
+        count => node.pick(rest.gpus & meant, count)?.set,
     };
     let (starts_at, left) = (window.starts_at, rest.left(ask, least));
     Some(Foreseen { starts_at, node: at, gpus, share, least, left })

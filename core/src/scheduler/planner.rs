@@ -11,11 +11,11 @@ use super::capacity::{Capacity, Use, Whose};
 use super::foresight::{Foreseen, foresee};
 use super::reasons;
 use super::shares::Room;
-use crate::calendar::topology::Spread;
 use crate::command::Placement;
 use crate::id::JobId;
 use crate::reason::{Wait, WaitReason};
 use crate::state::share::Share;
+use crate::state::topology::Spread;
 use crate::state::wish::GpuSet;
 use crate::time::{Millis, Timestamp};
 
@@ -226,8 +226,7 @@ impl<'a> Planner<'a> {
             }
             let eligible = usable & ask.meant(node);
             let Some(share) = self.share_on(ask, at, None) else { continue };
-            let fsm = self.capacity.fsm;
-            let Some(picked) = self.capacity.nodes[at].pick(fsm, eligible, count) else { continue };
+            let Some(picked) = self.capacity.nodes[at].pick(eligible, count) else { continue };
             let rank = (ailing, left, picked.spread);
             if best.as_ref().is_none_or(|(least, _)| rank < *least) {
                 best = Some((rank, Fit { node: at, gpus: picked.set, pool: None, share }));
@@ -259,8 +258,8 @@ impl<'a> Planner<'a> {
         let share = self.share_on(ask, pool.node, Some(at))?;
         let eligible = pool.free & ask.meant(node);
         let left = pool.free.count_ones().checked_sub(ask.count())?;
-        let (node, ends_at, fsm) = (pool.node, pool.reservation.window.ends_at, self.capacity.fsm);
-        let picked = self.capacity.nodes[node].pick(fsm, eligible, ask.count())?;
+        let (node, ends_at) = (pool.node, pool.reservation.window.ends_at);
+        let picked = self.capacity.nodes[node].pick(eligible, ask.count())?;
         let fit = Fit { node, gpus: picked.set, pool: Some(at), share };
         Some(((left, ends_at, picked.spread), fit))
     }

@@ -4,6 +4,48 @@
 
 const WORD: usize = u64::BITS as usize;
 
+/// Words of a set that are read together: a line of the processor's cache.
+const BLOCK_WORDS: usize = 8;
+
+/// A part of a set: the numbers from its place times [`Block::NUMBERS`] on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Block([u64; BLOCK_WORDS]);
+
+impl Block {
+    /// How many numbers a block speaks of.
+    pub(crate) const NUMBERS: usize = BLOCK_WORDS * WORD;
+
+    pub(crate) fn add(&mut self, other: &Block) {
+        self.0.iter_mut().zip(&other.0).for_each(|(word, more)| *word |= more);
+    }
+
+    pub(crate) fn take_away(&mut self, other: &Block) {
+        self.0.iter_mut().zip(&other.0).for_each(|(word, less)| *word &= !less);
+    }
+
+    pub(crate) fn keep(&mut self, other: &Block) {
+        self.0.iter_mut().zip(&other.0).for_each(|(word, kept)| *word &= kept);
+    }
+
+    /// The numbers in it, smallest first, where it is the block at `at`.
+    pub(crate) fn numbers(self, at: usize) -> impl Iterator<Item = usize> {
+        let words = self.0.into_iter().zip(at * BLOCK_WORDS..);
+        words.flat_map(|(word, at)| numbers(word).map(move |bit| at * WORD + bit))
+    }
+}
+
+/// The places of the bits that are set, lowest first.
+fn numbers(word: u64) -> impl Iterator<Item = usize> {
+    let mut rest = word;
+    std::iter::from_fn(move || {
+        (rest != 0).then(|| {
+            let bit = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            bit
+        })
+    })
+}
+
 /// Two sets are equal when they hold the same numbers, however they came to it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Bits(Vec<u64>);
@@ -25,6 +67,11 @@ impl Bits {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
+    }
+
+    /// Whether it has at most `most` numbers.
+    pub(crate) fn is_few(&self, most: usize) -> bool {
+        self.iter().nth(most).is_none()
     }
 
     pub(crate) fn contains(&self, at: usize) -> bool {
@@ -72,16 +119,16 @@ impl Bits {
 
     /// The numbers in it, smallest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
-        self.0.iter().enumerate().flat_map(|(at, word)| {
-            let mut rest = *word;
-            std::iter::from_fn(move || {
-                (rest != 0).then(|| {
-                    let bit = rest.trailing_zeros() as usize;
-                    rest &= rest - 1;
-                    at * WORD + bit
-                })
-            })
-        })
+        let words = self.0.iter().enumerate();
+        words.flat_map(|(at, word)| numbers(*word).map(move |bit| at * WORD + bit))
+    }
+
+    /// The part of it at that place.
+    pub(crate) fn block(&self, at: usize) -> Block {
+        let mut block = Block::default();
+        let words = self.0.iter().skip(at * BLOCK_WORDS);
+        block.0.iter_mut().zip(words).for_each(|(word, own)| *word = *own);
+        block
     }
 
     /// Makes room for a new number: those from `at` on are one larger than they were.
@@ -142,11 +189,25 @@ mod tests {
     }
 
     #[test]
+    fn a_set_is_the_sum_of_its_blocks() {
+        let all = [0, 63, 64, 511, 512, 700, 1023, 1024, 1500];
+        let bits = of(&all);
+        let numbers = (0..4).flat_map(|at| bits.block(at).numbers(at));
+        assert_eq!(numbers.collect::<Vec<_>>(), all);
+        let mut block = bits.block(0);
+        block.take_away(&of(&[63]).block(0));
+        block.add(&of(&[5]).block(0));
+        block.keep(&of(&[0, 5, 63, 64]).block(0));
+        assert_eq!(block.numbers(0).collect::<Vec<_>>(), [0, 5, 64]);
+    }
+
+    #[test]
     fn sets_are_equal_by_what_they_hold() {
         let mut long = of(&[3, 700]);
         long.set(700, false);
         assert_eq!(long, of(&[3]));
         assert_ne!(long, of(&[3, 4]));
         assert!(!long.is_empty() && long.contains(3) && !long.contains(700));
+        assert!(long.is_few(1) && !of(&[3, 700]).is_few(1) && of(&[]).is_few(0));
     }
 }

@@ -6,10 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use super::Fsm;
-use super::bits::Bits;
-use super::wish::{GpuSet, gpus_of, place_of, plain_model, unfit};
+use super::bits::{Bits, Block};
+use super::built::Built;
+use super::contents::Contents;
+use super::wish::{GpuSet, place_of};
 use crate::ending::EXTEND_LEAD;
 use crate::lease::{Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName};
@@ -20,6 +23,9 @@ use crate::window::HAND_OUT_AHEAD;
 
 /// How finely claims are counted when nodes are compared.
 pub(crate) const HOUR: Millis = Millis::hours(1);
+
+/// So many nodes are checked one by one: that is cheaper than to exclude nodes by what the whole fleet has in each hour.
+pub(crate) const FEW: usize = 16;
 
 /// How many GPUs of each model and memory a node has.
 pub(crate) type Shape = Vec<(String, u64, u32)>;
@@ -37,6 +43,12 @@ impl Claim {
         self.from < window.ends_at && window.starts_at < self.until
     }
 
+    /// Whether it is in some hour that the window touches.
+    fn touches(&self, window: &Window) -> bool {
+        let (own, within) = (self.hours(), hours(window));
+        own.start() <= within.end() && within.start() <= own.end()
+    }
+
     fn hours(&self) -> RangeInclusive<u64> {
         hours(&Window { starts_at: self.from, ends_at: self.until })
     }
@@ -45,8 +57,7 @@ impl Claim {
 /// What the index knows of one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
-    pub(crate) gpus: u32,
-    shape: Shape,
+    pub(crate) built: Arc<Built>,
     claims: Vec<Claim>,
     /// Some window of it depends on the time or on whether the node is heard.
     uncertain: bool,
@@ -133,22 +144,25 @@ fn hours(window: &Window) -> RangeInclusive<u64> {
 }
 
 impl Entry {
+    /// Everything worked out from the state.
     pub(crate) fn of(fsm: &Fsm, node: &Node) -> Self {
-        let mut entry = Self { gpus: gpus_count(fsm, node), ..Self::default() };
-        for gpu in gpus_of(fsm, node) {
-            let (model, memory) = (plain_model(&gpu.model), gpu.memory_bytes);
-            match entry.shape.iter_mut().find(|(m, b, _)| (&**m, *b) == (model.as_str(), memory)) {
-                Some((_, _, count)) => *count += 1,
-                None => entry.shape.push((model, memory, 1)),
-            }
-        }
-        entry.shape.sort();
-        let stuck = || gpus_of(fsm, node).any(|gpu| unfit(node, gpu).is_some());
-        entry.obstructed = node.closed().is_some() || node.liveness != Liveness::Ready || stuck();
-        entry.unasked = node.uncounted;
-        entry.due = fsm.due_at_least(node);
-        entry.deferring = fsm.allocations_on(&node.name).any(|a| a.deferral.is_some());
-        for r in fsm.open_reservations_on(&node.name) {
+        Self::with(fsm, &Contents::of(fsm, node))
+    }
+
+    pub(crate) fn with(fsm: &Fsm, contents: &Contents<'_>) -> Self {
+        let (node, built) = (contents.node, Arc::clone(&contents.built));
+        let obstructed = node.closed().is_some()
+            || node.liveness != Liveness::Ready
+            || built.healthy != built.all();
+        let mut entry = Self {
+            built,
+            obstructed,
+            unasked: node.uncounted,
+            deferring: contents.attempts.iter().any(|a| a.deferral.is_some()),
+            due: due_at_least(contents),
+            ..Self::default()
+        };
+        for r in &contents.reservations {
             match r.state {
                 ReservationState::Scheduled | ReservationState::Active => {
                     entry.claim(node, &r.gpus, r.window);
@@ -182,9 +196,8 @@ impl Entry {
 
     /// The GPUs that nobody claims in the window, by what is stored.
     fn unclaimed(&self, window: &Window) -> GpuSet {
-        let all = GpuSet::MAX.checked_shr(GpuSet::BITS - self.gpus).unwrap_or(0);
         let taken = self.claims.iter().filter(|claim| claim.overlaps(window));
-        taken.fold(all, |free, claim| free & !claim.gpus)
+        taken.fold(self.built.all(), |free, claim| free & !claim.gpus)
     }
 
     fn taken_in(&self, hour: u64) -> Taken {
@@ -203,47 +216,46 @@ impl Entry {
 
     /// How many GPUs nobody claims in the fullest hour that the window touches.
     pub(crate) fn left_at_worst(&self, window: &Window) -> u32 {
-        let within = hours(window);
-        // Only hours with a claim can be the fullest; without any the node is as good as empty.
-        let overlapping = self.claims.iter().map(Claim::hours);
-        let touched: BTreeSet<u64> =
-            overlapping.flatten().filter(|hour| within.contains(hour)).collect();
-        let taken = touched.into_iter().map(|hour| self.taken_in(hour).any).max().unwrap_or(0);
-        self.gpus.saturating_sub(taken)
+        let first = *hours(window).start();
+        // The hour with the most is one in which a claim begins, or the first.
+        let overlapping = self.claims.iter().filter(|claim| claim.touches(window));
+        let begins = overlapping.map(|claim| first.max(*claim.hours().start()));
+        let taken = begins.map(|hour| self.taken_in(hour).any).max().unwrap_or(0);
+        self.built.gpus.saturating_sub(taken)
+    }
+
+    /// Whether the claims do not say all that is taken at this time.
+    fn is_uncertain(&self, now: Timestamp) -> bool {
+        self.uncertain || self.obstructed || self.claims.iter().any(|claim| claim.until <= now)
     }
 }
 
-impl Fsm {
-    /// The earliest at which time alone can change something on the node, as long as nothing on the node changes.
-    fn due_at_least(&self, node: &Node) -> Option<Timestamp> {
-        let reservations = self.reservations.open_on(&node.name).filter_map(|r| match r.state {
-            ReservationState::Scheduled => match &r.handed_out {
-                None => Some(r.window.starts_at - HAND_OUT_AHEAD),
-                Some(_) => Some(r.window.starts_at),
-            },
-            ReservationState::Active => {
-                let nobody = r.usage.nobody_since.filter(|_| !r.usage.came);
-                let look = r.window.ends_at - EXTEND_LEAD;
-                Some(nobody.map_or(look, |since| since.min(look)))
-            }
-            ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
-                None
-            }
-        });
-        let allocations = self.allocations.on(&node.name).filter_map(|a| {
-            // An attempt that waits for a checkpoint or for a silent node has several instants, which depend on each
-            // other. An attempt that gives way to a reservation has those of the reservation.
-            let gives_way = a.is_cut() || a.started_at.is_none();
-            let many = a.deferral.is_some() || gives_way || node.liveness == Liveness::Unreachable;
-            let limit = a.time_limit_at.filter(|_| a.stop.is_none());
-            if many { Some(Timestamp(0)) } else { limit }
-        });
-        reservations.chain(allocations).min()
-    }
-}
-
-fn gpus_count(fsm: &Fsm, node: &Node) -> u32 {
-    u32::try_from(gpus_of(fsm, node).count()).unwrap_or(u32::MAX)
+/// The earliest at which time alone can change something on the node, as long as nothing on the node changes.
+fn due_at_least(contents: &Contents<'_>) -> Option<Timestamp> {
+    let reservations = contents.reservations.iter().filter_map(|r| match r.state {
+        ReservationState::Scheduled => match &r.handed_out {
+            None => Some(r.window.starts_at - HAND_OUT_AHEAD),
+            Some(_) => Some(r.window.starts_at),
+        },
+        // Its window is put into its agent's hands at the next occasion.
+        ReservationState::Active if r.handed_out.is_none() => Some(Timestamp(0)),
+        ReservationState::Active => {
+            let nobody = r.usage.nobody_since.filter(|_| !r.usage.came);
+            let look = r.window.ends_at - EXTEND_LEAD;
+            Some(nobody.map_or(look, |since| since.min(look)))
+        }
+        ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => None,
+    });
+    let allocations = contents.attempts.iter().filter_map(|a| {
+        // An attempt that waits for a checkpoint or for a silent node has several instants, which depend on each
+        // other. An attempt that gives way to a reservation has those of the reservation.
+        let gives_way = a.is_cut() || a.started_at.is_none();
+        let silent = contents.node.liveness == Liveness::Unreachable;
+        let many = a.deferral.is_some() || gives_way || silent;
+        let limit = a.time_limit_at.filter(|_| a.stop.is_none());
+        if many { Some(Timestamp(0)) } else { limit }
+    });
+    reservations.chain(allocations).min()
 }
 
 /// The node at `slot` is no longer of the one kind but of the other.
@@ -273,8 +285,7 @@ fn end_of(fsm: &Fsm, lease: &Lease) -> Option<Timestamp> {
 /// Making it, and bringing it up to date.
 impl Index {
     /// The node is as `entry` says, or gone.
-    pub(crate) fn set(&mut self, fsm: &Fsm, name: &NodeName) {
-        let entry = fsm.node(name).map(|node| Entry::of(fsm, node));
+    pub(crate) fn set(&mut self, name: &NodeName, entry: Option<Entry>) {
         match (self.names.binary_search(name), entry) {
             (Ok(slot), Some(entry)) => self.replace(slot, entry),
             (Ok(slot), None) => {
@@ -310,15 +321,21 @@ impl Index {
 
     /// Of a whole state at once: node by node, each new one would move all behind it.
     pub(crate) fn of(fsm: &Fsm) -> Self {
-        let names: Vec<NodeName> = fsm.nodes().keys().cloned().collect();
+        Self::with(fsm.nodes().values().map(|node| (&node.name, Entry::of(fsm, node))))
+    }
+
+    /// Of all nodes of a fleet, in name order.
+    pub(crate) fn with<'a>(nodes: impl Iterator<Item = (&'a NodeName, Entry)>) -> Self {
+        let (names, entries): (Vec<NodeName>, Vec<Entry>) =
+            nodes.map(|(name, entry)| (name.clone(), entry)).unzip();
         let mut index = Self { entries: vec![Entry::default(); names.len()], ..Self::default() };
         for slot in 0..names.len() {
             index.shapes.entry(Shape::new()).or_default().set(slot, true);
             index.sizes.entry(0).or_default().set(slot, true);
         }
         index.names = names;
-        for (slot, node) in fsm.nodes().values().enumerate() {
-            index.replace(slot, Entry::of(fsm, node));
+        for (slot, entry) in entries.into_iter().enumerate() {
+            index.replace(slot, entry);
         }
         index
     }
@@ -342,53 +359,63 @@ impl Index {
         if self.entries[slot] == entry {
             return;
         }
-        let before = std::mem::replace(&mut self.entries[slot], entry.clone());
-        regroup(&mut self.shapes, slot, &before.shape, &entry.shape);
-        regroup(&mut self.sizes, slot, &before.gpus, &entry.gpus);
+        let before = std::mem::replace(&mut self.entries[slot], entry);
+        let Self { entries, hours, ends, .. } = self;
+        let entry = &entries[slot];
+        regroup(&mut self.shapes, slot, &before.built.shape, &entry.built.shape);
+        regroup(&mut self.sizes, slot, &before.built.gpus, &entry.built.gpus);
         self.uncertain.set(slot, entry.uncertain);
         self.obstructed.set(slot, entry.obstructed);
         self.unasked.set(slot, entry.unasked);
         self.deferring.set(slot, entry.deferring);
-        if let Some(due) = before.due {
-            self.due.remove(&(due, slot));
+        if before.due != entry.due {
+            if let Some(due) = before.due {
+                self.due.remove(&(due, slot));
+            }
+            self.due.extend(entry.due.map(|due| (due, slot)));
         }
-        self.due.extend(entry.due.map(|due| (due, slot)));
-        if before.gpus != entry.gpus {
+        if before.built.gpus != entry.built.gpus {
             // What is left is counted from what there is.
-            let bare = Entry { gpus: before.gpus, ..Entry::default() };
-            self.recount(slot, &before, &bare);
-            self.recount(slot, &Entry { gpus: entry.gpus, ..Entry::default() }, &entry);
+            let bare = |built: &Arc<Built>| Entry { built: Arc::clone(built), ..Entry::default() };
+            recount(hours, ends, slot, &before, &bare(&before.built));
+            recount(hours, ends, slot, &bare(&entry.built), entry);
         } else if before.claims != entry.claims {
-            self.recount(slot, &before, &entry);
+            recount(hours, ends, slot, &before, entry);
         }
     }
+}
 
-    /// Counts again the hours in which the claims of the two differ.
-    fn recount(&mut self, slot: usize, before: &Entry, after: &Entry) {
-        let gone = || before.claims.iter().filter(|c| after.claims.binary_search(c).is_err());
-        let new = || after.claims.iter().filter(|c| before.claims.binary_search(c).is_err());
-        for claim in gone() {
-            // Another one may end then.
-            if !after.claims.iter().any(|other| other.until == claim.until) {
-                self.ends.remove(&(claim.until, slot));
-            }
+/// Counts again the hours in which the claims of the two differ.
+fn recount(
+    hours: &mut BTreeMap<u64, Hour>,
+    ends: &mut BTreeSet<(Timestamp, usize)>,
+    slot: usize,
+    before: &Entry,
+    after: &Entry,
+) {
+    let gone = || before.claims.iter().filter(|c| after.claims.binary_search(c).is_err());
+    let new = || after.claims.iter().filter(|c| before.claims.binary_search(c).is_err());
+    for claim in gone() {
+        // Another one may end then.
+        if !after.claims.iter().any(|other| other.until == claim.until) {
+            ends.remove(&(claim.until, slot));
         }
-        self.ends.extend(new().map(|claim| (claim.until, slot)));
-        let changed: BTreeSet<u64> = gone().chain(new()).flat_map(Claim::hours).collect();
-        for at in changed {
-            let (was, is) = (before.taken_in(at), after.taken_in(at));
-            if was == is {
-                continue;
-            }
-            let hour = self.hours.entry(at).or_default();
-            let left = |taken: u32| after.gpus.saturating_sub(taken);
-            hour.whole.change(slot, left(was.whole), left(is.whole));
-            hour.any.change(slot, left(was.any), left(is.any));
-            hour.nodes += u32::from(was.any == 0 && is.any > 0);
-            hour.nodes -= u32::from(was.any > 0 && is.any == 0);
-            if hour.nodes == 0 {
-                self.hours.remove(&at);
-            }
+    }
+    ends.extend(new().map(|claim| (claim.until, slot)));
+    let changed: BTreeSet<u64> = gone().chain(new()).flat_map(Claim::hours).collect();
+    for at in changed {
+        let (was, is) = (before.taken_in(at), after.taken_in(at));
+        if was == is {
+            continue;
+        }
+        let hour = hours.entry(at).or_default();
+        let left = |taken: u32| after.built.gpus.saturating_sub(taken);
+        hour.whole.change(slot, left(was.whole), left(is.whole));
+        hour.any.change(slot, left(was.any), left(is.any));
+        hour.nodes += u32::from(was.any == 0 && is.any > 0);
+        hour.nodes -= u32::from(was.any > 0 && is.any == 0);
+        if hour.nodes == 0 {
+            hours.remove(&at);
         }
     }
 }
@@ -402,6 +429,11 @@ impl Index {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.names.is_empty()
+    }
+
+    /// How many nodes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
     }
 
     /// The nodes where time alone changes something, and the earliest that this can be; earliest first.
@@ -427,30 +459,20 @@ impl Index {
         self.sizes.keys().next_back().copied().unwrap_or(0)
     }
 
-    /// Nodes with at most this many GPUs that nobody claims, in some hour that the window touches: all claims count, or
-    /// only those that cover the hour whole.
-    fn with_at_most(&self, left: u32, window: &Window, of: fn(&Hour) -> &Levels) -> Bits {
-        let mut nodes = Bits::default();
-        self.sizes.range(..=left).for_each(|(_, small)| nodes.add(small));
-        for (_, hour) in self.hours.range(hours(window)) {
-            if let Some(more) = of(hour).at_most(left) {
-                nodes.add(more);
-            }
-        }
-        nodes
+    /// The index as far as it concerns a window.
+    pub(crate) fn span(&self, window: &Window) -> Span<'_> {
+        let hours = self.hours.range(hours(window)).map(|(_, hour)| hour).collect();
+        Span { sizes: &self.sizes, hours }
     }
 
-    /// Nodes that cannot have `count` GPUs for the whole window.
-    pub(crate) fn without(&self, count: u32, window: &Window) -> Bits {
-        match count.checked_sub(1) {
-            Some(left) => self.with_at_most(left, window, |hour| &hour.whole),
-            None => Bits::default(),
-        }
+    /// What a node is made of.
+    pub(crate) fn built(&self, slot: usize) -> &Built {
+        &self.entries[slot].built
     }
 
-    /// Nodes that have at most this many GPUs left in the fullest hour, see [`Entry::left_at_worst`].
-    pub(crate) fn left_at_worst(&self, left: u32, window: &Window) -> Bits {
-        self.with_at_most(left, window, |hour| &hour.any)
+    /// See [`Entry::left_at_worst`].
+    pub(crate) fn left_at_worst_on(&self, slot: usize, window: &Window) -> u32 {
+        self.entries[slot].left_at_worst(window)
     }
 
     /// The GPUs of a node that nobody claims in the window, by what is stored; less may be free.
@@ -472,9 +494,16 @@ impl Index {
         is_certain.then_some(entry.claims.as_slice())
     }
 
-    /// Whether a claim on the node that ends then is in the window's way.
-    pub(crate) fn ends_within(&self, slot: usize, until: Timestamp, window: &Window) -> bool {
-        self.entries[slot].claims.iter().any(|c| c.until == until && c.overlaps(window))
+    /// The GPUs of the node of which a claim ends then that is in the window's way.
+    pub(crate) fn ends_within(&self, slot: usize, until: Timestamp, window: &Window) -> GpuSet {
+        let claims = self.entries[slot].claims.iter();
+        let ends = claims.filter(|c| c.until == until && c.overlaps(window));
+        ends.fold(0, |set, claim| set | claim.gpus)
+    }
+
+    /// When claims on the node end, in no order.
+    pub(crate) fn ends_on(&self, slot: usize) -> impl Iterator<Item = Timestamp> {
+        self.entries[slot].claims.iter().map(|claim| claim.until)
     }
 
     /// When claims end after `from`, and on which nodes: first first, in name order.
@@ -482,13 +511,20 @@ impl Index {
         self.ends.range((from + Millis(1), 0)..).copied()
     }
 
-    /// Nodes of which the claims do not say it all at this time.
-    pub(crate) fn uncertain(&self, now: Timestamp) -> Bits {
-        let mut nodes = self.uncertain.clone();
+    /// Those of the nodes of which the claims do not say it all at this time.
+    pub(crate) fn uncertain(&self, among: &Bits, now: Timestamp) -> Bits {
+        let mut nodes = Bits::default();
+        if among.is_few(FEW) {
+            let uncertain = among.iter().filter(|slot| self.entries[*slot].is_uncertain(now));
+            uncertain.for_each(|slot| nodes.set(slot, true));
+            return nodes;
+        }
+        nodes.add(&self.uncertain);
         nodes.add(&self.obstructed);
         for (_, slot) in self.ends.range(..(now + Millis(1), 0)) {
             nodes.set(*slot, true);
         }
+        nodes.keep(among);
         nodes
     }
 
@@ -499,5 +535,39 @@ impl Index {
 
     pub(crate) fn unasked(&self) -> &Bits {
         &self.unasked
+    }
+}
+
+/// What is left on nodes in the hours of a window; asked for a block of nodes at a time, because the first nodes that fit
+/// are mostly found in the first block or two.
+pub(crate) struct Span<'a> {
+    sizes: &'a BTreeMap<u32, Bits>,
+    /// Hours that the window touches in which something is claimed.
+    hours: Vec<&'a Hour>,
+}
+
+impl Span<'_> {
+    /// Nodes with at most this many GPUs that nobody claims, in some hour that the window touches: all claims count, or
+    /// only those that cover the hour whole.
+    fn with_at_most(&self, left: u32, block: usize, of: fn(&Hour) -> &Levels) -> Block {
+        let mut nodes = Block::default();
+        self.sizes.range(..=left).for_each(|(_, small)| nodes.add(&small.block(block)));
+        for more in self.hours.iter().filter_map(|hour| of(hour).at_most(left)) {
+            nodes.add(&more.block(block));
+        }
+        nodes
+    }
+
+    /// Nodes that cannot have `count` GPUs for the whole window.
+    pub(crate) fn without(&self, count: u32, block: usize) -> Block {
+        match count.checked_sub(1) {
+            Some(left) => self.with_at_most(left, block, |hour| &hour.whole),
+            None => Block::default(),
+        }
+    }
+
+    /// Nodes that have at most this many GPUs left in the fullest hour, see [`Entry::left_at_worst`].
+    pub(crate) fn left_at_worst(&self, left: u32, block: usize) -> Block {
+        self.with_at_most(left, block, |hour| &hour.any)
     }
 }

@@ -5,9 +5,12 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::Fsm;
-use super::index::{Claim, Index};
+use super::built::Built;
+use super::contents::Contents;
+use super::index::{Claim, Entry, Index};
 use super::standing::Standing;
 use crate::allocation::Allocation;
 use crate::id::{JobId, ReservationId};
@@ -19,27 +22,49 @@ use crate::reservation::{Reservation, ReservationState};
 impl Fsm {
     /// Looks again at the nodes where something changed.
     pub(crate) fn settle_index(&mut self) {
-        let mut nodes = self.nodes.take_touched();
-        nodes.append(&mut self.gpus.take_touched());
+        let mut built = self.nodes.take_touched();
+        built.append(&mut self.gpus.take_touched());
+        let mut nodes = built.clone();
         nodes.append(&mut self.leases.take_touched());
         nodes.append(&mut self.allocations.take_touched());
         nodes.append(&mut self.reservations.take_touched());
-        for name in &nodes {
-            match self.nodes.get(name).map(|node| Standing::of(self, node)) {
-                Some(standing) => self.standings.insert(name.clone(), standing),
-                None => self.standings.remove(name),
-            };
-        }
         if self.index.is_empty() && !nodes.is_empty() {
-            self.index = Index::of(self);
+            self.derive_all();
             return;
         }
-        // Out of the state while it reads the state.
+        // Out of the state while they read the state.
         let mut index = std::mem::take(&mut self.index);
-        for node in &nodes {
-            index.set(self, node);
+        let mut standings = std::mem::take(&mut self.standings);
+        for name in &nodes {
+            let Some(node) = self.nodes.get(name) else {
+                standings.remove(name);
+                index.set(name, None);
+                continue;
+            };
+            let known = standings.get_mut(name);
+            let contents = match known.as_ref().filter(|_| !built.contains(name)) {
+                Some(known) => Contents::with(self, node, Arc::clone(&known.built)),
+                None => Contents::of(self, node),
+            };
+            let standing = Standing::with(self, &contents);
+            match known {
+                Some(known) => *known = standing,
+                None => drop(standings.insert(name.clone(), standing)),
+            }
+            index.set(name, Some(Entry::with(self, &contents)));
         }
-        self.index = index;
+        (self.index, self.standings) = (index, standings);
+    }
+
+    /// Of a state that was read back, or of a fleet's first nodes.
+    fn derive_all(&mut self) {
+        let contents: Vec<Contents<'_>> =
+            self.nodes.values().map(|node| Contents::of(self, node)).collect();
+        let standing = |of: &Contents<'_>| (of.node.name.clone(), Standing::with(self, of));
+        let standings = contents.iter().map(standing).collect();
+        let entries = contents.iter().map(|of| (&of.node.name, Entry::with(self, of)));
+        let index = Index::with(entries);
+        (self.index, self.standings) = (index, standings);
     }
 
     /// One more reservation in a copy of the state that is settled, and that nothing but reservations is added to: its
@@ -59,12 +84,17 @@ impl Fsm {
         &self.index
     }
 
-    /// What the node has to give, as far as only commands change it.
-    pub(crate) fn standing(&self, node: &Node) -> Cow<'_, Standing> {
-        self.known_or_new(node, self.standings.get(&node.name))
+    /// What the node is made of. It is known while only reservations, leases and attempts changed on it.
+    pub(crate) fn built(&self, node: &Node) -> Arc<Built> {
+        let changed =
+            self.nodes.touched().contains(&node.name) || self.gpus.touched().contains(&node.name);
+        match self.standings.get(&node.name).filter(|_| !changed) {
+            Some(known) => Arc::clone(&known.built),
+            None => Arc::new(Built::of(self, node)),
+        }
     }
 
-    /// The same of all nodes, in name order.
+    /// What each node has to give, as far as only commands change it; in name order.
     pub(crate) fn all_standings(&self) -> impl Iterator<Item = (&Node, Cow<'_, Standing>)> {
         // Both are in name order, so none has to be searched.
         let mut known = self.standings.iter().peekable();
@@ -78,7 +108,10 @@ impl Fsm {
     fn known_or_new<'a>(&'a self, node: &Node, known: Option<&'a Standing>) -> Cow<'a, Standing> {
         match known.filter(|_| !self.is_unsettled(&node.name)) {
             Some(standing) => Cow::Borrowed(standing),
-            None => Cow::Owned(Standing::of(self, node)),
+            None => {
+                let contents = Contents::with(self, node, self.built(node));
+                Cow::Owned(Standing::with(self, &contents))
+            }
         }
     }
 

@@ -23,6 +23,8 @@ use crate::reservation::Reservation;
 use crate::time::Timestamp;
 
 pub(crate) mod bits;
+pub(crate) mod built;
+pub(crate) mod contents;
 mod gpu_names;
 pub(crate) mod index;
 mod indexing;
@@ -35,6 +37,7 @@ pub(crate) mod share;
 mod snapshot;
 pub(crate) mod standing;
 pub(crate) mod storm;
+pub(crate) mod topology;
 pub(crate) mod wish;
 
 use index::Index;

@@ -4,30 +4,22 @@
 //! that a plan begins with it and does not count all jobs and reservations of the fleet again. What the time changes
 //! is worked out by `capacity`.
 
+use std::sync::Arc;
+
 use super::Fsm;
+use super::built::Built;
+use super::contents::Contents;
 use super::share::Share;
-use super::wish::{GpuSet, Wish, gpus_of, place_of, plain_model, unfit};
+use super::wish::{GpuSet, place_of};
 use crate::id::ReservationId;
 use crate::node::Node;
 use crate::reservation::{Reservation, ReservationState};
 use crate::time::Timestamp;
 
-/// GPUs of one node that are alike.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Kind {
-    /// As it is compared, see `plain_model`.
-    pub(crate) model: String,
-    pub(crate) memory_bytes: u64,
-    pub(crate) gpus: GpuSet,
-}
-
 /// See the head of this file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
-    pub(crate) gpus: u32,
-    pub(crate) kinds: Vec<Kind>,
-    /// GPUs that take new work, held or not.
-    pub(crate) healthy: GpuSet,
+    pub(crate) built: Arc<Built>,
     /// Healthy GPUs that nobody holds.
     pub(crate) free: GpuSet,
     /// GPUs that an attempt has.
@@ -44,26 +36,22 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
+    /// Everything worked out from the state.
     pub(crate) fn of(fsm: &Fsm, node: &Node) -> Self {
-        let mut this = Self::default();
-        for (at, gpu) in gpus_of(fsm, node).enumerate() {
+        Self::with(fsm, &Contents::of(fsm, node))
+    }
+
+    pub(crate) fn with(fsm: &Fsm, contents: &Contents<'_>) -> Self {
+        let (node, built) = (contents.node, Arc::clone(&contents.built));
+        let promised = vec![None; built.gpus as usize];
+        let mut this = Self { built, promised, ..Self::default() };
+        for (at, uuid) in node.gpus.iter().take(this.built.gpus as usize).enumerate() {
             let place: GpuSet = 1 << at;
-            this.gpus += 1;
-            if unfit(node, gpu).is_none() {
-                this.healthy |= place;
-                if fsm.hold(&gpu.uuid).is_none() {
-                    this.free |= place;
-                }
-            }
-            let (model, memory_bytes) = (plain_model(&gpu.model), gpu.memory_bytes);
-            let same = |kind: &&mut Kind| kind.model == model && kind.memory_bytes == memory_bytes;
-            match this.kinds.iter_mut().find(same) {
-                Some(kind) => kind.gpus |= place,
-                None => this.kinds.push(Kind { model, memory_bytes, gpus: place }),
+            if this.built.healthy & place != 0 && fsm.hold(uuid).is_none() {
+                this.free |= place;
             }
         }
-        this.promised = vec![None; this.gpus as usize];
-        for reservation in fsm.open_reservations_on(&node.name) {
+        for reservation in &contents.reservations {
             match reservation.lease {
                 None => this.promise(node, reservation),
                 Some(_) if reservation.state == ReservationState::Active => {
@@ -72,7 +60,7 @@ impl Standing {
                 Some(_) => {}
             }
         }
-        for a in fsm.allocations_on(&node.name) {
+        for a in &contents.attempts {
             let gpus = a.gpus.iter().filter_map(|uuid| place_of(node, uuid));
             this.busy |= gpus.fold(0, |set, place| set | place);
             let share = Share { cpu_millis: a.cpu_millis, memory_bytes: a.memory_bytes };
@@ -83,21 +71,6 @@ impl Standing {
             *taken = taken.plus(share);
         }
         this
-    }
-
-    /// The GPUs that are meant, whatever their state; of a node that the wish is not kept from by name.
-    pub(crate) fn meant(&self, node: &Node, wish: &Wish<'_>) -> GpuSet {
-        let kinds =
-            self.kinds.iter().filter(|kind| wish.means_kind(&kind.model, kind.memory_bytes));
-        let meant = kinds.fold(0, |set, kind| set | kind.gpus);
-        let named = &wish.request.uuids;
-        match named.is_empty() {
-            true => meant,
-            false => {
-                let places = named.iter().filter_map(|uuid| place_of(node, uuid));
-                meant & places.fold(0, |set, place| set | place)
-            }
-        }
     }
 
     /// Of a reservation that does not hold its GPUs yet.

@@ -223,6 +223,11 @@ pub(crate) fn has(shape: &Shape, wish: &Wish<'_>) -> bool {
     meant.map(|(_, _, count)| count).sum::<u32>() >= wish.request.count
 }
 
+/// Whether a node of that shape has any of the GPUs that are meant, even if too few.
+pub(crate) fn has_any(shape: &Shape, wish: &Wish<'_>) -> bool {
+    shape.iter().any(|(model, memory, _)| wish.means_kind(model, *memory))
+}
+
 /// Whether some node is known to have what is wished for. Where this says no, [`Wish::is_built`] looks for the reason.
 fn is_built(fsm: &Fsm, wish: &Wish<'_>) -> bool {
     let GpuRequest { node, uuids, count, .. } = wish.request;

@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::super::search::CLOSEST_OF;
-use super::super::topology::Topology;
 use super::super::{
     Calendar, Candidate, Releasing, Unleased, choose, obstacles, sorted, with_obstacles,
 };
@@ -15,6 +14,7 @@ use crate::scheduler::claims::held_within;
 use crate::scheduler::tests::story::{BEGINNING, Story};
 use crate::state::Fsm;
 use crate::state::index::Entry;
+use crate::state::topology::Topology;
 use crate::state::wish::{Wish, uuids_of};
 use crate::time::{Millis, Window};
 

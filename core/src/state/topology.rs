@@ -1,14 +1,14 @@
 //! Which GPUs of a node belong together: the closest set by NVLink, PCIe and NUMA.
 //!
-//! Called by the calendar and the scheduler once a node is chosen or compared. Deterministic: of
-//! sets that are equally close, the one with the lowest indexes wins.
+//! Kept for each node among what it is made of; the calendar and the scheduler ask it once a node is chosen or
+//! compared. Deterministic: of sets that are equally close, the one with the lowest indexes wins.
 
+use super::Fsm;
+use super::wish::{GpuSet, gpus_of};
 use crate::gpu::LinkLevel;
 use crate::health::{Condition, Subject};
 use crate::name::GpuUuid;
 use crate::node::Node;
-use crate::state::Fsm;
-use crate::state::wish::{GpuSet, gpus_of};
 
 /// Up to this many candidate sets are all compared; beyond, a set is grown greedily from each GPU.
 const EXACT_SETS_MAX: u64 = 2_000;
@@ -36,7 +36,7 @@ pub(crate) struct Picked {
 }
 
 /// Distances between the GPUs of one node.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Topology {
     /// Level of each pair, row by row.
     levels: Vec<u8>,
