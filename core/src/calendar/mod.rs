@@ -48,6 +48,7 @@ pub fn free_near<'a>(
     is_free: impl Fn(&Gpu) -> bool,
 ) -> Vec<&'a Gpu> {
     let models: BTreeSet<String> = fsm.gpus_of(near).map(|gpu| plain_model(&gpu.model)).collect();
+    // The whole fleet: only to name what is free to a user who was kept out of a GPU.
     let calendar = Calendar::within(fsm, &window);
     let free = |gpu: &&Gpu| is_free(gpu) && calendar.on(&gpu.uuid).is_empty();
     let mut found: Vec<&Gpu> = fsm.gpus().values().filter(free).collect();

@@ -399,8 +399,8 @@ impl Fsm {
     ) {
         let planned: Vec<ReservationId> = self
             .reservations
-            .open()
-            .filter(|r| r.owner == *user && r.state == ReservationState::Scheduled)
+            .open_of(user)
+            .filter(|r| r.state == ReservationState::Scheduled)
             .map(|r| r.id.clone())
             .collect();
         for id in planned {
@@ -419,6 +419,7 @@ impl Fsm {
     }
 
     fn clear_jobs_of(&mut self, turn: &mut Turn<'_>, user: &UserName) {
+        // All jobs, and all attempts below: only when an account is closed or opened again.
         let queued: Vec<JobId> = self
             .jobs
             .values()
@@ -443,23 +444,26 @@ impl Fsm {
     /// A reservation of a closed account ends as soon as no job runs under it. Called when an account
     /// is closed and whenever an attempt ended.
     pub(super) fn end_reservations_of_disabled(&mut self, turn: &mut Turn<'_>) {
-        let over: Vec<ReservationId> = self
-            .reservations
-            .open()
+        let closed = self.access.accounts.iter().filter(|(_, account)| account.disabled.is_some());
+        let mut over: Vec<ReservationId> = closed
+            .flat_map(|(owner, _)| self.reservations.open_of(owner))
             .filter(|r| r.state == ReservationState::Active)
-            .filter(|r| self.access.disabled(&r.owner).is_some())
             .filter(|r| !self.has_children(r.lease.as_ref()))
             .map(|r| r.id.clone())
             .collect();
+        over.sort();
         for id in over {
             self.end_reservation(turn, &id, "its owner's account is closed");
         }
     }
 
     fn has_children(&self, lease: Option<&crate::id::LeaseId>) -> bool {
-        self.allocations.values().any(|a| {
+        let Some(node) = lease.and_then(|id| self.leases.get(id)).map(|lease| &lease.node) else {
+            return false;
+        };
+        self.allocations.on(node).any(|a| {
             let own = a.lease.as_ref().and_then(|l| self.leases.get(l));
-            lease.is_some() && own.is_some_and(|l| l.parent.as_ref() == lease)
+            own.is_some_and(|l| l.parent.as_ref() == lease)
         })
     }
 

@@ -173,7 +173,7 @@ impl Fsm {
                 let reservation = reservation.clone();
                 let children: Vec<AllocationId> = self
                     .leases
-                    .values()
+                    .on(&lease.node)
                     .filter(|l| l.parent.as_ref() == Some(id))
                     .filter_map(|l| match &l.holder {
                         LeaseHolder::Allocation(allocation) => Some(allocation.clone()),
@@ -189,7 +189,7 @@ impl Fsm {
                 }
                 let children: Vec<LeaseId> = self
                     .leases
-                    .values()
+                    .on(&lease.node)
                     .filter(|l| l.parent.as_ref() == Some(id))
                     .map(|l| l.id.clone())
                     .collect();
@@ -329,8 +329,8 @@ impl Fsm {
         }
         let gone: Vec<AllocationId> = self
             .allocations
-            .values()
-            .filter(|a| a.node == *node && !held.contains(&a.id))
+            .on(node)
+            .filter(|a| !held.contains(&a.id))
             .map(|a| a.id.clone())
             .collect();
         for id in gone {

@@ -208,6 +208,7 @@ impl Fsm {
             LeaseHolder::Allocation(id) => earlier.contains(id),
             LeaseHolder::Reservation(_) => false,
         };
+        // All leases: only for an attempt that follows another, until it has begun.
         earlier.is_empty() || !self.leases.values().any(holds)
     }
 
@@ -218,6 +219,7 @@ impl Fsm {
         if plan.dir.contains(job.id.as_str()) {
             return None;
         }
+        // All open jobs: only for a job with checkpoints in a directory that is not its own by name.
         let open = self.queue.values().chain(self.allocations.values().map(|a| &a.job));
         let mut others = open.filter(|id| **id != job.id).filter_map(|id| self.jobs.get(id));
         let same = |other: &&Job| {

@@ -100,8 +100,7 @@ impl Fsm {
         self.remove_due_files();
         self.lose_before_their_limit(turn);
         let over: Vec<AllocationId> = self
-            .allocations
-            .values()
+            .due_attempts()
             .filter(|a| a.stop.is_none() && a.time_limit_at.is_some_and(|at| at <= now))
             .map(|a| a.id.clone())
             .collect();
@@ -115,8 +114,7 @@ impl Fsm {
             self.evict(turn, &id, None);
         }
         let lost: Vec<AllocationId> = self
-            .allocations
-            .values()
+            .due_attempts()
             .filter(|a| self.lost_at(a).is_some_and(|at| at <= now))
             .map(|a| a.id.clone())
             .collect();
@@ -135,7 +133,7 @@ impl Fsm {
             lost_at.is_some_and(|lost| a.time_limit_at.is_some_and(|limit| lost < limit))
         };
         let lost: Vec<AllocationId> =
-            self.allocations.values().filter(is_lost).map(|a| a.id.clone()).collect();
+            self.due_attempts().filter(is_lost).map(|a| a.id.clone()).collect();
         for id in lost {
             self.lose_allocation(turn, &id, SILENT_FOR_LONGER.to_owned());
         }
@@ -143,8 +141,7 @@ impl Fsm {
 
     fn end_due_reservations(&mut self, turn: &mut Turn<'_>, now: Timestamp) {
         let due: Vec<(ReservationId, bool)> = self
-            .reservations
-            .open()
+            .due_reservations()
             .filter(|r| r.window.ends_at <= now)
             .filter_map(|r| match r.state {
                 ReservationState::Active => Some((r.id.clone(), true)),

@@ -131,9 +131,9 @@ impl Fsm {
 
     /// When the owner's next reservation begins, where there are limits: an extension beside it would add to it.
     fn own_next(&self, r: &Reservation) -> Timestamp {
-        let next = self.reservations.open().filter(|other| {
+        let next = self.reservations.open_of(&r.owner).filter(|other| {
             let later = other.id != r.id && other.window.starts_at >= r.window.ends_at;
-            other.owner == r.owner && later && !is_cancelled(other)
+            later && !is_cancelled(other)
         });
         match self.reservation_limits().is_empty() {
             true => Timestamp::MAX_ACCEPTED,
@@ -144,8 +144,7 @@ impl Fsm {
     /// Extends windows in use that are about to end, where nobody else wants their GPUs.
     pub(super) fn let_due_go_on(&mut self, turn: &mut Turn<'_>) {
         let due: Vec<(ReservationId, Timestamp)> = self
-            .reservations
-            .open()
+            .due_reservations()
             .filter_map(|r| Some((r.id.clone(), self.goes_on_until(r)?)))
             .collect();
         for (id, ends_at) in due {
@@ -171,8 +170,7 @@ impl Fsm {
     pub(super) fn release_no_shows(&mut self, turn: &mut Turn<'_>) {
         let now = self.now;
         let due: Vec<ReservationId> = self
-            .reservations
-            .open()
+            .due_reservations()
             .filter(|r| self.no_show_at(r).is_some_and(|at| at <= now))
             .map(|r| r.id.clone())
             .collect();
@@ -247,10 +245,10 @@ impl Fsm {
     pub(super) fn forget_use(&mut self, node: &NodeName, rebooted: bool) {
         let forgets = |r: &&Reservation| {
             let usage = &r.usage;
-            r.node == *node && (usage.nobody_since.is_some() || (rebooted && usage.used))
+            usage.nobody_since.is_some() || (rebooted && usage.used)
         };
         let ids: Vec<ReservationId> =
-            self.reservations.open().filter(forgets).map(|r| r.id.clone()).collect();
+            self.reservations.open_on(node).filter(forgets).map(|r| r.id.clone()).collect();
         for id in ids {
             if let Some(mut r) = self.reservations.get_mut(&id) {
                 r.usage.nobody_since = None;

@@ -62,7 +62,7 @@ impl Fsm {
         let now = self.now;
         let due = |a: &&Allocation| self.gives_way_at(a).is_some_and(|at| at <= now);
         let due: Vec<AllocationId> =
-            self.allocations.values().filter(due).map(|a| a.id.clone()).collect();
+            self.due_attempts().filter(due).map(|a| a.id.clone()).collect();
         for id in due {
             let Some(a) = self.allocations.get(&id) else { continue };
             if a.started_at.is_none() {

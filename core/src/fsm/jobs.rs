@@ -395,6 +395,7 @@ impl Fsm {
                 && !job.excluded_nodes.contains_key(&n.name)
                 && scheduler::satisfiable_on(self, &job.owner, &job.spec, &n.name)
         };
+        // Most jobs find one among the first nodes; it is asked only when a start failed.
         self.nodes.values().any(other)
     }
 

@@ -103,8 +103,8 @@ impl Fsm {
     fn most_at_once(&self, asked: &Asked<'_>) -> usize {
         let others: Vec<&Reservation> = self
             .reservations
-            .open()
-            .filter(|r| r.owner == *asked.owner && Some(&r.id) != asked.of)
+            .open_of(asked.owner)
+            .filter(|r| Some(&r.id) != asked.of)
             .filter(|r| r.state != ReservationState::Ending && !is_cancelled(r))
             .filter(|r| r.window.overlaps(&asked.added))
             .collect();

@@ -124,6 +124,7 @@ impl Fsm {
             return Ok(());
         }
         let same = |node: &&Node| node.facts.machine.machine_id == machine.machine_id;
+        // All nodes: only when an agent joins or registers.
         match self.nodes.values().filter(|node| node.name != *name).find(same) {
             None => Ok(()),
             Some(holder) => {
@@ -160,8 +161,7 @@ impl Fsm {
         }
         let stays: Vec<GpuUuid> = self
             .leases
-            .values()
-            .filter(|l| l.node == *name)
+            .on(name)
             .flat_map(|l| l.gpus.iter())
             .filter(|gpu| !there.contains(gpu))
             .cloned()

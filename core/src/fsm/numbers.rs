@@ -231,7 +231,7 @@ impl Fsm {
         lost: &GpuUuid,
         heir: Option<&GpuUuid>,
     ) -> Vec<String> {
-        // Those that hold it are named as holders.
+        // Those that hold it are named as holders. All reservations and jobs are read: only when an admin forgets a card.
         let named = self.reservations.counting().filter(|r| r.gpus.contains(lost));
         let named = named.filter(|r| r.lease.is_none());
         let named: Vec<ReservationId> = named.map(|r| r.id.clone()).collect();

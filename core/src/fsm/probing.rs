@@ -36,6 +36,7 @@ impl Fsm {
 
     /// Nodes other than its own on which it could run by what they are made of, and that were not left out.
     fn built_for<'a>(&'a self, job: &'a Job, own: &'a NodeName) -> impl Iterator<Item = &'a Node> {
+        // All nodes: only when a job must leave and waits for its checkpoint; the caller takes the first few.
         self.nodes.values().filter(move |n| {
             n.name != *own
                 && !job.excluded_nodes.contains_key(&n.name)

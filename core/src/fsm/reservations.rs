@@ -135,6 +135,7 @@ impl Fsm {
 
     /// A user whose account is closed shares nothing any more.
     pub(super) fn unshare(&mut self, turn: &mut Turn<'_>, user: &UserName) {
+        // All reservations: only when an account is closed.
         let shared = self.reservations.open().filter(|r| r.with.contains(user));
         let shared: Vec<ReservationId> = shared.map(|r| r.id.clone()).collect();
         for id in shared {
@@ -397,7 +398,7 @@ impl Fsm {
         let Some(mut reservation) = self.reservations.get_mut(id) else { return };
         reservation.state = ReservationState::Ending;
         reservation.reason = Some(why.to_owned());
-        let lease = reservation.lease.clone();
+        let (lease, node) = (reservation.lease.clone(), reservation.node.clone());
         drop(reservation);
         let Some(lease) = lease else { return };
         if self.is_in_hands(id) {
@@ -406,7 +407,7 @@ impl Fsm {
         turn.say(Event::ReservationEnding { reservation: id.clone(), why: why.to_owned() });
         let children: Vec<AllocationId> = self
             .allocations
-            .values()
+            .on(&node)
             .filter(|a| {
                 let own = a.lease.as_ref().and_then(|l| self.leases.get(l));
                 own.is_some_and(|l| l.parent.as_ref() == Some(&lease))

@@ -58,8 +58,7 @@ impl Fsm {
     pub(super) fn hand_out_due(&mut self, turn: &mut Turn<'_>) {
         let soon = self.now + HAND_OUT_AHEAD;
         let mut due: Vec<(Timestamp, ReservationId)> = self
-            .reservations
-            .open()
+            .due_reservations()
             .filter(|r| r.handed_out.is_none() && r.window.starts_at <= soon)
             .filter(|r| matches!(r.state, ReservationState::Scheduled | ReservationState::Active))
             .map(|r| (r.window.starts_at, r.id.clone()))
@@ -308,8 +307,12 @@ impl Fsm {
         gpus: &[crate::name::GpuUuid],
         window: Window,
     ) -> Timestamp {
-        self.reservations
-            .open()
+        let own = self.reservations.get(id).map(|r| &r.node);
+        let theirs = gpus.iter().filter_map(|uuid| Some(&self.gpus.get(uuid)?.node));
+        let nodes: BTreeSet<&NodeName> = own.into_iter().chain(theirs).collect();
+        nodes
+            .into_iter()
+            .flat_map(|node| self.reservations.open_on(node))
             .filter(|other| other.id != *id)
             .filter(|other| {
                 matches!(other.state, ReservationState::Scheduled | ReservationState::Active)
@@ -447,8 +450,9 @@ impl Fsm {
             let given = r.handed_out.as_ref().filter(|given| !given.taken);
             r.gpus.contains(gpu) && given.is_some_and(|given| given.withdrawn.is_some())
         };
+        let Some(node) = self.gpus.get(gpu).map(|gpu| &gpu.node) else { return };
         let ids: Vec<ReservationId> =
-            self.reservations.counting().filter(waits).map(|r| r.id.clone()).collect();
+            self.reservations.counting_on(node).filter(waits).map(|r| r.id.clone()).collect();
         for id in ids {
             self.taken(turn, &id);
         }

@@ -210,6 +210,7 @@ pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {
     let mut capacity = Capacity::of(fsm);
     capacity.lift(leaving);
     let mut planner = Planner::new(capacity);
+    // All attempts: it is asked when a job that must leave saved a checkpoint, and plans for the whole fleet anyway.
     let evicted = fsm.allocations().values().filter(|a| {
         a.id != *allocation
             && a.stop.as_ref().is_some_and(|stop| matches!(stop.why, StopWhy::Evicted { .. }))

@@ -2,7 +2,7 @@
 
 use super::Fsm;
 use crate::gpu::{Gpu, GpuName};
-use crate::name::GpuUuid;
+use crate::name::{GpuUuid, NodeName};
 use crate::time::Timestamp;
 
 impl Fsm {
@@ -41,6 +41,6 @@ impl Fsm {
 
     /// The GPU that has that name now.
     pub fn gpu_named(&self, node: &str, index: u32) -> Option<&Gpu> {
-        self.gpus.values().find(|gpu| gpu.node.as_str() == node && gpu.index == index)
+        self.gpus.on(&NodeName::parse(node).ok()?).find(|gpu| gpu.index == index)
     }
 }

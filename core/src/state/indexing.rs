@@ -67,8 +67,8 @@ impl Fsm {
         (self.index, self.standings) = (index, standings);
     }
 
-    /// One more reservation in a copy of the state that is settled, and that nothing but reservations is added to: its
-    /// node is not checked again, which would take longer with each reservation on it.
+    /// One more reservation in a state that is settled, and that nothing but reservations is added to: its node is not
+    /// checked again, which would take longer with each reservation on it.
     pub(crate) fn book_on_trial(&mut self, reservation: Reservation) {
         if let Some(node) = self.nodes.get(&reservation.node) {
             self.index.add(node, &reservation.gpus, reservation.window);
@@ -149,19 +149,37 @@ impl Fsm {
         deferring.into_iter()
     }
 
+    /// The nodes where time alone may change something by now. The time of the others has not come.
+    fn due_nodes(&self) -> BTreeSet<&NodeName> {
+        let due = self.index.due().take_while(|(at, _)| *at <= self.now).map(|(_, node)| node);
+        due.chain(self.unsettled()).collect()
+    }
+
+    /// Open reservations of which the time may have come, by id: all that time alone changes by now are among them.
+    pub(crate) fn due_reservations(&self) -> impl Iterator<Item = &Reservation> {
+        let nodes = self.due_nodes().into_iter();
+        let mut due: Vec<&Reservation> =
+            nodes.flat_map(|node| self.reservations.open_on(node)).collect();
+        due.sort_by_key(|r| &r.id);
+        due.into_iter()
+    }
+
+    /// Attempts of which the time may have come, by id: all that time alone changes by now are among them.
+    pub(crate) fn due_attempts(&self) -> impl Iterator<Item = &Allocation> {
+        let nodes = self.due_nodes().into_iter();
+        let mut due: Vec<&Allocation> = nodes.flat_map(|node| self.allocations.on(node)).collect();
+        due.sort_by_key(|a| &a.id);
+        due.into_iter()
+    }
+
     /// Reservations whose time has come, by id; not those that were served.
     pub(crate) fn begun_reservations(&self) -> Vec<&Reservation> {
-        let due = self.index.due().take_while(|(at, _)| *at <= self.now).map(|(_, node)| node);
-        let nodes: BTreeSet<&NodeName> = due.chain(self.unsettled()).collect();
-        let on_them = nodes.into_iter().flat_map(|node| self.reservations.open_on(node));
-        let begun = on_them.filter(|r| {
+        let begun = self.due_reservations().filter(|r| {
             r.state == ReservationState::Scheduled
                 && r.window.starts_at <= self.now
                 && self.now < r.window.ends_at
         });
-        let mut begun: Vec<&Reservation> = begun.collect();
-        begun.sort_by_key(|r| &r.id);
-        begun
+        begun.collect()
     }
 
     /// The job names its reservation from now on.

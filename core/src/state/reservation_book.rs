@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::id::ReservationId;
-use crate::name::NodeName;
+use crate::name::{NodeName, UserName};
 use crate::reservation::Reservation;
 
 /// All reservations that are kept. Stored as one map.
@@ -22,6 +22,8 @@ pub(crate) struct ReservationBook {
     over: BTreeMap<ReservationId, Reservation>,
     /// Those that count, of each node.
     by_node: BTreeMap<NodeName, BTreeSet<ReservationId>>,
+    /// The same, of each owner.
+    by_owner: BTreeMap<UserName, BTreeSet<ReservationId>>,
     /// Nodes of which one came, went or may have changed since the last [`Self::take_touched`].
     touched: BTreeSet<NodeName>,
 }
@@ -36,11 +38,13 @@ impl From<BTreeMap<ReservationId, Reservation>> for ReservationBook {
     fn from(all: BTreeMap<ReservationId, Reservation>) -> Self {
         let (counting, over): (BTreeMap<_, _>, _) = all.into_iter().partition(|(_, r)| counts(r));
         let mut by_node: BTreeMap<NodeName, BTreeSet<ReservationId>> = BTreeMap::new();
+        let mut by_owner: BTreeMap<UserName, BTreeSet<ReservationId>> = BTreeMap::new();
         for r in counting.values() {
             by_node.entry(r.node.clone()).or_default().insert(r.id.clone());
+            by_owner.entry(r.owner.clone()).or_default().insert(r.id.clone());
         }
         let touched = by_node.keys().cloned().collect();
-        Self { counting, over, by_node, touched }
+        Self { counting, over, by_node, by_owner, touched }
     }
 }
 
@@ -78,6 +82,12 @@ impl ReservationBook {
         self.counting_on(node).filter(|r| r.is_open())
     }
 
+    /// Those of one owner that have not ended, by id.
+    pub(crate) fn open_of(&self, owner: &UserName) -> impl Iterator<Item = &Reservation> {
+        let ids = self.by_owner.get(owner).into_iter().flatten();
+        ids.filter_map(|id| self.counting.get(id)).filter(|r| r.is_open())
+    }
+
     pub(crate) fn touched(&self) -> &BTreeSet<NodeName> {
         &self.touched
     }
@@ -111,11 +121,15 @@ impl ReservationBook {
 
     /// Whether each is where it belongs.
     pub(crate) fn is_in_order(&self) -> bool {
-        let listed: usize = self.by_node.values().map(BTreeSet::len).sum();
-        let there =
-            |r: &Reservation| self.by_node.get(&r.node).is_some_and(|of| of.contains(&r.id));
+        let on_nodes: usize = self.by_node.values().map(BTreeSet::len).sum();
+        let of_owners: usize = self.by_owner.values().map(BTreeSet::len).sum();
+        let there = |r: &Reservation| {
+            self.by_node.get(&r.node).is_some_and(|on| on.contains(&r.id))
+                && self.by_owner.get(&r.owner).is_some_and(|of| of.contains(&r.id))
+        };
         self.counting.values().all(|r| counts(r) && there(r))
-            && listed == self.counting.len()
+            && on_nodes == self.counting.len()
+            && of_owners == self.counting.len()
             && !self.over.values().any(counts)
     }
 
@@ -128,20 +142,27 @@ impl ReservationBook {
         }
         let of_node = self.by_node.entry(reservation.node.clone()).or_default();
         of_node.insert(reservation.id.clone());
+        let of_owner = self.by_owner.entry(reservation.owner.clone()).or_default();
+        of_owner.insert(reservation.id.clone());
         self.touched.insert(reservation.node.clone());
         self.counting.insert(reservation.id.clone(), reservation);
     }
 
     pub(crate) fn remove(&mut self, id: &ReservationId) -> Option<Reservation> {
         let Some(r) = self.counting.remove(id) else { return self.over.remove(id) };
-        if let Some(of_node) = self.by_node.get_mut(&r.node) {
-            of_node.remove(id);
-            if of_node.is_empty() {
-                self.by_node.remove(&r.node);
-            }
-        }
+        strike(&mut self.by_node, &r.node, id);
+        strike(&mut self.by_owner, &r.owner, id);
         self.touched.insert(r.node.clone());
         Some(r)
+    }
+}
+
+/// The list no longer has the reservation under that key.
+fn strike<K: Ord>(lists: &mut BTreeMap<K, BTreeSet<ReservationId>>, key: &K, id: &ReservationId) {
+    let Some(list) = lists.get_mut(key) else { return };
+    list.remove(id);
+    if list.is_empty() {
+        lists.remove(key);
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a restore from a backup left to be found out.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::Fsm;
@@ -31,7 +33,11 @@ impl Fsm {
 
     /// Nodes that have not said yet what they hold.
     pub fn uncounted(&self) -> impl Iterator<Item = &NodeName> {
-        self.nodes.values().filter(|node| node.uncounted).map(|node| &node.name)
+        // Asked for each waiting job of a plan, so not all nodes are read.
+        let index = self.index();
+        let known = index.unasked().iter().map(|slot| index.name(slot));
+        let names: BTreeSet<&NodeName> = known.chain(self.unsettled()).collect();
+        names.into_iter().filter(|name| self.node(name).is_some_and(|node| node.uncounted))
     }
 
     /// Why the job may not be placed yet: it may run where nobody has been asked.

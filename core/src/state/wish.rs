@@ -138,6 +138,7 @@ impl<'a> Wish<'a> {
         if fsm.nodes().is_empty() {
             return never("no node has joined yet".to_owned());
         }
+        // All nodes and GPUs from here on: only to say why a wish can never be met.
         self.uuids_are_of_one_node(fsm)?;
         self.model_exists(fsm)?;
         let largest = fsm

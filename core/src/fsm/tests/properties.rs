@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::windows::answer;
 use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, res, training};
-use crate::actor::Actor;
+use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::AttemptEnd;
 use crate::calendar::tests::places;
 use crate::command::{
@@ -375,6 +375,19 @@ fn nothing_vanished(before: &Fsm, w: &World) {
     }
 }
 
+/// What the time changes is the same where every node is checked, soon and much later.
+fn time_acts_alike(w: &World, unindexed: &Fsm, number: u64) {
+    let later = [0, 1, 45, 600, 20_000][usize::try_from(number % 5).unwrap()];
+    let actor = Actor { who: Who::Controller, method: AuthMethod::Internal, serial: None };
+    let mut envelope = w.envelope(actor, Command::Cluster(ClusterCommand::AdvanceTime));
+    envelope.proposed_at = w.now + Millis::minutes(later);
+    let (mut quick, mut slow) = (w.fsm.clone(), unindexed.clone());
+    let quickly = quick.apply(w.index + 1, &envelope);
+    let slowly = slow.apply(w.index + 1, &envelope);
+    assert_eq!((quickly.reply, quickly.events), (slowly.reply, slowly.events));
+    assert_eq!(quick.digest(), slow.digest());
+}
+
 /// Whatever a wish is answered, and whenever time is to act, looking at every node says the same.
 fn the_index_answers_as_all_nodes_do(w: &World, number: usize) {
     let number = u64::try_from(number).unwrap();
@@ -386,6 +399,7 @@ fn the_index_answers_as_all_nodes_do(w: &World, number: usize) {
     places::assert_claims_say_it_all(&w.fsm);
     assert_eq!(w.fsm.next_deadline(), w.fsm.next_deadline_of_all());
     let unindexed = w.fsm.unindexed();
+    time_acts_alike(w, &unindexed, number);
     assert_eq!(scheduler::plan(&w.fsm), scheduler::plan(&unindexed));
     for allocation in w.fsm.allocations().keys() {
         let elsewhere = scheduler::elsewhere(&w.fsm, allocation);
