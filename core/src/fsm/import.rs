@@ -18,8 +18,8 @@ use crate::reply::{ImportedLine, Reply};
 use crate::reservation::{Reservation, ReservationState};
 use crate::time::Timestamp;
 
-/// Most lines of one import. They are one log entry, so that all are taken or none; no other write is applied meanwhile,
-/// about 0.1 ms a line in a fleet of 100 nodes (`make bench BENCH_ONLY=scale`).
+/// Most lines of one import. They are one log entry, so that all are taken or none; no other write is applied meanwhile.
+/// `make bench BENCH_ONLY=scale` says for how long.
 pub const IMPORT_LINES_MAX: usize = 10_000;
 
 /// What is to be done about one line.
@@ -45,7 +45,9 @@ impl Fsm {
         wishes: &[CreateReservation],
         import: Option<&ImportId>,
     ) -> Result<Reply, Rejection> {
-        let (plan, _) = self.trial(turn.actor, wishes)?;
+        // On the state itself: a copy of a large fleet's takes half a second, and all writes wait for this one.
+        let (plan, booked) = self.judge_lines(turn.actor, wishes);
+        let plan = plan.inspect_err(|_| booked.iter().for_each(|id| self.unbook_trial(id)))?;
         let mut made_any = false;
         let mut lines = Vec::with_capacity(plan.len());
         for (wish, line) in wishes.iter().zip(plan) {
@@ -122,19 +124,31 @@ impl Fsm {
         actor: &Actor,
         wishes: &[CreateReservation],
     ) -> Result<(Vec<LineDecision>, Fsm), Rejection> {
+        let mut trial = self.clone();
+        let (plan, _) = trial.judge_lines(actor, wishes);
+        Ok((plan?, trial))
+    }
+
+    /// Judges all lines, each with those before it booked on trial; and what is booked, also where a line is refused.
+    fn judge_lines(
+        &mut self,
+        actor: &Actor,
+        wishes: &[CreateReservation],
+    ) -> (Result<Vec<LineDecision>, Rejection>, Vec<ReservationId>) {
+        let (mut plan, mut problems, mut booked) = (Vec::new(), Vec::new(), Vec::new());
         if wishes.len() > IMPORT_LINES_MAX {
             let what = "lines of one import".to_owned();
-            return Err(Rejection::LimitReached { what, limit: IMPORT_LINES_MAX as u64 });
+            let limit = IMPORT_LINES_MAX as u64;
+            return (Err(Rejection::LimitReached { what, limit }), booked);
         }
-        let mut trial = self.clone();
-        trial.settle_index();
-        let (mut plan, mut problems) = (Vec::new(), Vec::new());
+        self.settle_index();
         let mut there = self.there(wishes);
         for (at, wish) in (0..).zip(wishes) {
-            match trial.line(actor, wish, there.remove(&wish.id)) {
+            match self.line(actor, wish, there.remove(&wish.id)) {
                 Ok(line) => {
                     if let LineDecision::Book(granted) = &line {
-                        trial.book_on_trial(scheduled(wish, granted.clone(), self.now));
+                        self.book_on_trial(scheduled(wish, granted.clone(), self.now));
+                        booked.push(wish.id.clone());
                     }
                     plan.push(line);
                 }
@@ -144,10 +158,9 @@ impl Fsm {
                 }
             }
         }
-        if problems.is_empty() {
-            Ok((plan, trial))
-        } else {
-            Err(Rejection::LinesRefused { problems, more: 0 })
+        match problems.is_empty() {
+            true => (Ok(plan), booked),
+            false => (Err(Rejection::LinesRefused { problems, more: 0 }), booked),
         }
     }
 

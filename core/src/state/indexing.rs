@@ -80,6 +80,11 @@ impl Fsm {
         self.reservations.take_touched();
     }
 
+    /// Takes back what was booked on trial; the next [`Self::settle_index`] checks its node again.
+    pub(crate) fn unbook_trial(&mut self, id: &ReservationId) {
+        self.reservations.remove(id);
+    }
+
     pub(crate) fn index(&self) -> &Index {
         &self.index
     }
