@@ -26,6 +26,8 @@ const SMALL: u32 = 100;
 /// How often each command is measured, and each view of everything.
 const COMMANDS: usize = 2_000;
 const VIEWS: usize = 20;
+/// Lines of the imported sheet.
+const LINES: usize = 10_000;
 /// Jobs that run and jobs that wait, per node.
 const RUNNING: u32 = 2;
 const WAITING: u32 = 1;
@@ -57,10 +59,12 @@ pub(crate) fn rows(bench: &Bench) -> Result<Vec<Row>> {
 fn limits(name: &str) -> (Option<f64>, bool) {
     match name {
         "reserve by count" | "reserve by name" => (Some(200.0), true),
+        "extend" | "release" => (None, true),
         "refuse, with the next slot" => (Some(2_000.0), false),
         "apply 256 lines of a plan" => (Some(10_000.0), false),
         "plan" => (Some(50_000.0), false),
-        "desired state of a node" => (Some(50.0), false),
+        "import of 10,000 lines" => (Some(200.0), false),
+        "desired state of a node" => (Some(50.0), true),
         "next deadline" => (Some(100.0), false),
         "state in memory" => (Some(1_000.0), false),
         _ => (None, false),
@@ -96,6 +100,14 @@ fn measured(bench: &Bench, nodes: u32) -> Result<Figures> {
             black_box(fsm.next_deadline());
         }),
     ));
+    let mut advance = Samples::default();
+    for _ in 0..views {
+        let (took, reply) = fleet.advance();
+        reply.context("advance the time")?;
+        advance.push(took);
+    }
+    figures.push(("advance the time, nothing due", "µs", advance));
+    let fsm = &fleet.fsm;
     let copy = timed(views.min(5), || drop(fsm.clone()));
     figures.push(("copy of the state for a snapshot", "µs", copy));
     let mut bytes = Vec::new();
@@ -108,6 +120,13 @@ fn measured(bench: &Bench, nodes: u32) -> Result<Figures> {
     let mut memory_of = Samples::default();
     memory_of.push(memory);
     figures.push(("state in memory", "MiB", memory_of));
+    let sheet = fleet.sheet(bench.of(LINES))?;
+    let (took, reply) = fleet.apply(sheet);
+    reply.context("import")?;
+    let mut import = Samples::default();
+    import.push(took / 1e3);
+    // One log entry: nothing else is applied meanwhile, so this is also how long another write waits.
+    figures.push(("import of 10,000 lines", "ms", import));
     Ok(figures)
 }
 

@@ -225,6 +225,26 @@ impl Fleet {
         })))
     }
 
+    /// What the leader proposes when the next deadline has come.
+    pub(super) fn advance(&mut self) -> (f64, Result<Reply, Rejection>) {
+        self.apply_as(Who::Controller, Command::Cluster(ClusterCommand::AdvanceTime))
+    }
+
+    /// A sheet of so many lines, each of one GPU for an hour or more, behind what is booked: all of them fit.
+    pub(super) fn sheet(&mut self, lines: usize) -> Result<Command> {
+        let mut reservations = Vec::with_capacity(lines);
+        for _ in 0..lines {
+            let starts_at = self.now + Millis::hours(AHEAD + 7 * 24 + self.dice(30 * 24));
+            let ends_at = starts_at + Millis::hours(1 + self.dice(4));
+            let gpus = GpuRequest { count: 1, ..GpuRequest::default() };
+            match self.reservation(gpus, Window { starts_at, ends_at })? {
+                Command::Reservation(ReservationCommand::Create(wish)) => reservations.push(wish),
+                other => anyhow::bail!("no reservation: {other:?}"),
+            }
+        }
+        Ok(Command::Reservation(ReservationCommand::Import { reservations, import: None }))
+    }
+
     /// From an hour to two days, within what is booked.
     pub(super) fn some_window(&mut self) -> Window {
         let starts_at = self.now + Millis::minutes(self.dice(AHEAD * 60));
