@@ -34,6 +34,7 @@ mod headroom;
 mod health;
 pub mod holders;
 pub mod inventory;
+pub mod job_use;
 pub mod leases;
 pub mod link;
 pub mod local;

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::ahead::{Contact, Shelf};
+use crate::attempts::Registry;
 use crate::config::Config;
 use crate::enroll::renewal::Renewal;
 use crate::enroll::store::{IdentityFolder, IdentityRecord};
@@ -27,6 +28,7 @@ use crate::gpu::{self, GpuInfo, Monitor, Numbers};
 use crate::handles::Gpus;
 use crate::health;
 use crate::inventory::Inventory;
+use crate::job_use::{JobUses, Watcher};
 use crate::leases::Floors;
 use crate::link::{Link, LinkParts};
 use crate::local::{self, ASKS_MAX, Ask, SOCKET_FILE};
@@ -92,6 +94,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         facts: view.facts.clone(),
         heard: heard_seen,
         registry: registry.clone(),
+        job_uses: watch_jobs(&mut tasks, &registry),
         outbox: outbox.clone(),
         credentials: dialer.credentials().clone(),
         images: parts.images.clone(),
@@ -100,6 +103,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let (authorities, authorities_told) = watch::channel(None);
     let link = Link::new(LinkParts {
         authorities,
+        job_uses: sights.job_uses.clone(),
         node: identity.node.clone(),
         fence: Fence::open(&config.state_dir)?,
         tunnels: Tunnels::new(registry.clone(), Wakes::start()?, dialer.clone())
@@ -122,12 +126,23 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     tracing::info!(node = %identity.node, cluster = %identity.cluster, "agent runs");
     tasks.spawn(operations::run(operations, sights, monitoring));
     wait(&mut tasks, stop).await?;
+    remove_group(&config, &attempts).await
+}
+
+/// An empty group of ours would be all that is left on a machine where nothing of fleet runs.
+async fn remove_group(config: &Config, attempts: &Registry) -> anyhow::Result<()> {
     if attempts.has_live() {
         return Ok(());
     }
-    // An empty group of ours would be all that is left on a machine where nothing of fleet runs.
     let parent = config.cgroup_parent.clone();
     tokio::task::spawn_blocking(move || remove_parent(&parent)).await.context("remove the cgroup")
+}
+
+/// Begins to watch what running attempts use.
+fn watch_jobs(tasks: &mut JoinSet<()>, registry: &Registry) -> JobUses {
+    let (watcher, uses) = Watcher::new(registry.clone());
+    tasks.spawn(watcher.run());
+    uses
 }
 
 /// Who this node is to its fleet, and the way to the controllers. What the state folder has of another fleet is dropped.

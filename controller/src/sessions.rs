@@ -21,6 +21,9 @@ pub const AGENT_QUEUE: usize = 64;
 const STATUSES_MAX: usize = 1_000;
 const STATUS_CHARS_MAX: usize = 200;
 
+/// Most attempts of one node whose use is kept.
+const JOB_USES_MAX: usize = 1_000;
+
 /// A job's words as they may be shown on anybody's terminal.
 fn status(said: &v1::JobStatus) -> Option<(AllocationId, String)> {
     let id = AllocationId::parse(&said.allocation).ok()?;
@@ -50,6 +53,8 @@ struct Session {
     held: Vec<AllocationId>,
     /// What jobs said last of themselves.
     statuses: BTreeMap<AllocationId, String>,
+    /// What running attempts use.
+    job_uses: BTreeMap<AllocationId, v1::JobUse>,
     to_agent: mpsc::Sender<ToAgent>,
 }
 
@@ -98,6 +103,7 @@ impl Sessions {
             measured_at: heard_at,
             held: Vec::new(),
             statuses: BTreeMap::new(),
+            job_uses: BTreeMap::new(),
             to_agent,
         };
         table.sessions.insert(node.clone(), session);
@@ -148,6 +154,12 @@ impl Sessions {
         session.measured = beat.gpus;
         session.measured_at = session.heard_at;
         session.statuses = beat.statuses.iter().take(STATUSES_MAX).filter_map(status).collect();
+        let measured_at_unix_ms = session.measured_at.0;
+        let used = |one: v1::MeasuredJob| {
+            let id = AllocationId::parse(&one.allocation).ok()?;
+            Some((id, v1::JobUse { measured_at_unix_ms, ..one.r#use? }))
+        };
+        session.job_uses = beat.jobs.into_iter().take(JOB_USES_MAX).filter_map(used).collect();
         session.held =
             beat.allocations.iter().filter_map(|id| AllocationId::parse(id).ok()).collect();
     }
@@ -227,6 +239,11 @@ impl Sessions {
         self.table().sessions.get(node)?.statuses.get(allocation).cloned()
     }
 
+    /// What an attempt uses, as its node last measured it, while that is connected.
+    pub fn job_use(&self, node: &NodeName, allocation: &AllocationId) -> Option<v1::JobUse> {
+        self.table().sessions.get(node)?.job_uses.get(allocation).copied()
+    }
+
     /// Where to send messages for a node, while it is connected.
     pub fn sender(&self, node: &NodeName) -> Option<mpsc::Sender<ToAgent>> {
         self.table().sessions.get(node).map(|s| s.to_agent.clone())
@@ -277,6 +294,24 @@ mod tests {
         assert!(sessions.unheard_for(&silent).is_some());
         sessions.clear();
         assert_eq!(sessions.unheard_for(&silent), None);
+    }
+
+    #[test]
+    fn what_a_job_uses_is_known_while_its_node_says_so() {
+        let sessions = Sessions::default();
+        let node = NodeName::parse("titan01").unwrap();
+        let id = AllocationId::parse("alloc-a-1").unwrap();
+        let (to_agent, _kept) = mpsc::channel(1);
+        let connection = sessions.open(&node, "a", to_agent);
+        let used = v1::JobUse { pids: Some(3), ..v1::JobUse::default() };
+        let job = v1::MeasuredJob { allocation: id.to_string(), r#use: Some(used) };
+        let beat = v1::AgentHeartbeat { jobs: vec![job], ..v1::AgentHeartbeat::default() };
+        sessions.beat(&node, connection, beat);
+        let known = sessions.job_use(&node, &id).unwrap();
+        assert_eq!((known.pids, known.memory_bytes), (Some(3), None));
+        assert_ne!(known.measured_at_unix_ms, 0);
+        sessions.beat(&node, connection, v1::AgentHeartbeat::default());
+        assert_eq!(sessions.job_use(&node, &id), None, "the node does not say so any more");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use fleet_agent::checkpoint::{CheckpointSeen, Source};
 use fleet_agent::fence::Fence;
 use fleet_agent::fence::{EpochStore, Storage};
 use fleet_agent::inventory::View;
+use fleet_agent::job_use::JobUses;
 use fleet_agent::link::{Link, LinkParts};
 use fleet_agent::outbox::Outbox;
 use fleet_agent::terminals::free_gpus::FreeGpus;
@@ -225,6 +226,8 @@ pub(crate) async fn run(scene: Arc<Scene>, post: Post) {
         outbox,
         view: View { facts: facts_seen, measured },
         registry,
+        // Nothing runs here that could be measured.
+        job_uses: JobUses::default(),
         desired,
         heard,
         pulse: Progress::default().begin("link", Duration::MAX),

@@ -27,6 +27,7 @@ use crate::clock;
 use crate::enroll::store::IdentityFolder;
 use crate::fence::{Fence, Standing};
 use crate::inventory::View;
+use crate::job_use::JobUses;
 use crate::outbox::{Batch, Outbox};
 use crate::terminals::free_gpus::FreeGpus;
 use crate::tunnel::Tunnels;
@@ -61,6 +62,8 @@ pub struct LinkParts {
     pub outbox: Outbox,
     pub view: View,
     pub registry: Registry,
+    /// What running attempts use.
+    pub job_uses: JobUses,
     pub tunnels: Tunnels,
     /// The newest document that may be acted upon.
     pub desired: watch::Sender<Option<DesiredNode>>,
@@ -361,6 +364,7 @@ impl Session<'_> {
             allocations,
             statuses,
             wants_free: self.parts.elsewhere.is_wanted(),
+            jobs: self.parts.job_uses.to_wire(),
         }))
         .await
     }

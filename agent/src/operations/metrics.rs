@@ -211,7 +211,8 @@ impl Source for AgentSource {
         let snapshot = self.0.gpus.latest();
         self.measured(page, &snapshot)?;
         self.faults(page, &snapshot)?;
-        self.holders(page, &snapshot)
+        self.holders(page, &snapshot)?;
+        super::job_metrics::write(&self.0, page)
     }
 }
 

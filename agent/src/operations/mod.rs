@@ -7,6 +7,7 @@
 
 pub mod client;
 mod inside;
+mod job_metrics;
 mod metrics;
 
 use std::net::SocketAddr;
@@ -32,6 +33,7 @@ use tokio::task::JoinSet;
 use crate::attempts::Registry;
 use crate::config::{self, Config};
 use crate::gpu;
+use crate::job_use::JobUses;
 use crate::outbox::Outbox;
 use fleet_image::ImageStore;
 
@@ -59,6 +61,7 @@ pub struct Sights {
     /// When, since boot, the heartbeat was sent that a controller answered last.
     pub heard: watch::Receiver<Duration>,
     pub registry: Registry,
+    pub job_uses: JobUses,
     pub outbox: Outbox,
     pub credentials: SharedCredentials,
     pub images: ImageStore,
@@ -88,7 +91,8 @@ impl Operations {
 
 /// Every metric of the agent.
 pub fn metrics() -> Vec<Metric> {
-    [&metrics::METRICS[..], &fleet_daemon::process_metrics::METRICS[..]].concat()
+    [&metrics::METRICS[..], &job_metrics::METRICS[..], &fleet_daemon::process_metrics::METRICS[..]]
+        .concat()
 }
 
 /// Where root's socket is.

@@ -14,6 +14,7 @@ use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::Printer;
+use crate::output::job_use::{Used, used};
 use crate::output::process::{OnGpus, on_gpus};
 use crate::output::status::summary;
 use crate::output::text::{harmless, print, say};
@@ -140,6 +141,10 @@ pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<Exit, Failu
             format!("fleet top   {}\n{}", clock.second(clock.now_ms()), summary(&status, &printer));
         text.push_str(&format!("\n{}", printer.list(&by_node(&gpus))?));
         text.push_str(&format!("\n{}", printer.list(&jobs)?));
+        let used = used(&jobs);
+        if !used.is_empty() {
+            text.push_str(&format!("\n{}", printer.table(&used, Used::columns())));
+        }
         let processes = on_gpus(&gpus);
         if !processes.is_empty() {
             text.push_str(&format!("\n{}", printer.table(&processes, OnGpus::columns())));

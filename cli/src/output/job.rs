@@ -7,7 +7,7 @@ use super::checkpoint::content_shown;
 use super::reservation::NEVER;
 use super::tone::Tone;
 use super::values::or_dash;
-use super::{Column, Row};
+use super::{Column, Row, job_use};
 use crate::sizes::Bytes;
 use crate::times::{Clock, length};
 
@@ -138,6 +138,10 @@ impl Row for Job {
             ("Ends by", at(self.time_limit_at)),
         ];
         lines.extend(optional.into_iter().filter_map(|(key, value)| Some((key, value?))));
+        if let Some(in_use) = &self.in_use {
+            let known = job_use::lines(in_use).into_iter();
+            lines.extend(known.filter_map(|(key, value)| Some((key, value?))));
+        }
         if let Some(spec) = &self.spec {
             lines.extend(spec_lines(spec, clock));
         }
@@ -195,7 +199,7 @@ fn part_without_gpus(defaults: &JobDefaults) -> String {
 }
 
 /// `1.5` for 1,500 thousandths.
-fn cores(millis: u64) -> String {
+pub(super) fn cores(millis: u64) -> String {
     let text = format!("{}.{:03}", millis / 1_000, millis % 1_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -15,6 +15,7 @@ pub(crate) mod held;
 pub(crate) mod image;
 pub(crate) mod imported;
 pub(crate) mod job;
+pub(crate) mod job_use;
 pub(crate) mod limits;
 pub(crate) mod local;
 pub(crate) mod log_level;

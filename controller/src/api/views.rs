@@ -466,6 +466,7 @@ pub(super) fn job(
         question: text(job.question.as_ref().map(|question| &question.why)),
         next_checkpoint_unix_ms: millis(view::job::next_checkpoint(job, allocation)),
         checkpoint_gap_ms: job.gaps().first().map_or(0, |gap| gap.0),
+        r#use: allocation.and_then(|a| sessions.job_use(&a.node, &a.id)),
     }
 }
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::Document;
 use super::checkpoint::Checkpoint;
+use super::job_use::JobUse;
 use super::values::{GpuRef, Stated, Time, size, text, time};
 use crate::v1 as pb;
 
@@ -71,6 +72,8 @@ pub struct Job {
     pub next_checkpoint: Option<Time>,
     /// The usual time between two of its checkpoints, in seconds; null: not known.
     pub checkpoint_gap_seconds: Option<u64>,
+    /// What it uses of its node, as that last measured it; null: it does not run, or that is not known.
+    pub in_use: Option<JobUse>,
     /// Only where one job is shown.
     pub spec: Option<Spec>,
 }
@@ -209,6 +212,7 @@ impl From<pb::Job> for Job {
             question: text(&job.question),
             next_checkpoint: time(job.next_checkpoint_unix_ms),
             checkpoint_gap_seconds: size(job.checkpoint_gap_ms / 1_000),
+            in_use: job.r#use.map(JobUse::from),
             spec: job.spec.map(Spec::from),
             id: job.id,
             name: job.name,
@@ -311,6 +315,7 @@ impl Document for Job {
         "question",
         "next_checkpoint",
         "checkpoint_gap_seconds",
+        "in_use",
         "spec",
     ];
 }

@@ -12,6 +12,7 @@ pub mod gpu_stay;
 pub mod held;
 pub mod image;
 pub mod job;
+pub mod job_use;
 pub mod limits;
 pub mod local;
 pub mod log_level;

@@ -225,6 +225,7 @@ impl Agent {
             allocations: Vec::new(),
             statuses: Vec::new(),
             wants_free: false,
+            jobs: Vec::new(),
         }
     }
 

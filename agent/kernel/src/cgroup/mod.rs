@@ -3,8 +3,9 @@
 //! The shim creates and fills them; the agent uses the same code to clean up after a lost shim. Nothing
 //! here ever kills by a stored process id: a group is killed through the kernel's own member list.
 //!
-//! Limits and statistics are plain files, written and read back here rather than through cgroups-rs: the
-//! shim must stay small, the root must be settable, and a limit the kernel rounded away must be noticed.
+//! Limits and what the shim counts are plain files, written and read back here rather than through cgroups-rs: the
+//! shim must stay small, and a limit the kernel rounded away must be noticed. What people see of running jobs the
+//! agent reads by cgroups-rs (`agent/src/job_use`).
 
 mod cpus;
 mod disks;

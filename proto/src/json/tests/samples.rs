@@ -68,6 +68,20 @@ fn leaving_job() -> pb::Job {
         }),
         next_checkpoint_unix_ms: at(40),
         checkpoint_gap_ms: 12 * 60_000,
+        r#use: Some(pb::JobUse {
+            cpu_usec: Some(7_250_000_000),
+            cpu_millis: Some(3_500),
+            memory_bytes: Some(24 << 30),
+            // As a kernel that does not keep it.
+            memory_peak_bytes: None,
+            read_bytes: Some(96 << 30),
+            written_bytes: Some(0),
+            pids: Some(37),
+            cpu_stall_percent: Some(0),
+            memory_stall_percent: Some(0),
+            io_stall_percent: Some(12),
+            measured_at_unix_ms: at(29) + 1_500,
+        }),
         checkpoint_notes: vec![
             "checkpoint 4 (/home/ada/runs/a/step-160.ckpt) does not count: torn: it ends early"
                 .to_owned(),
