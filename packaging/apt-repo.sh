@@ -2,8 +2,8 @@
 # Makes a signed repository of the packages in target/deb: apt-repo.sh KEY [OUT], called by `make apt-repo KEY=…` and
 # by test-apt-repo.sh.
 #
-# The folder OUT, target/apt unless it is said, is made anew. It can be served by any web server, or read by apt where it
-# lies. KEY is any name by which gpg finds a secret key.
+# The folder OUT (default: target/apt) is emptied first. Any web server can serve it, or apt can read it from the disk.
+# KEY is any name by which gpg finds a secret key.
 set -eu
 
 cd "$(dirname "$0")/.."

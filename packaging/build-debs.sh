@@ -2,7 +2,7 @@
 # Puts ready-built programs into Debian packages: build-debs.sh FOLDER-OF-PROGRAMS [OUT], called by `make deb` and by
 # the tests on booted machines (with DEB_COMPRESSION=none).
 #
-# The packages come to OUT, target/deb unless it is said, which is made anew. It works in a folder of its own there and
+# The packages come to OUT (default: target/deb), which is emptied first. The script works in a folder of its own there and
 # changes nothing else. Manual pages and completions are made by the programs themselves. Needs Debian's debhelper
 # (packaging/install-deb-tools.sh).
 set -eu

@@ -332,7 +332,7 @@ def parse_arguments(arguments):
     )
     options = parser.parse_args(arguments)
     if options.steps < 1 or options.checkpoint_every < 1 or not 0 <= options.step_seconds <= 3600:
-        parser.error("--steps and --checkpoint-every start at 1, --step-seconds lies in 0..3600")
+        parser.error("--steps and --checkpoint-every start at 1, --step-seconds is in 0..3600")
     return options
 
 

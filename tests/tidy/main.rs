@@ -177,5 +177,10 @@ fn pages_help_and_messages_use_everyday_words() {
     let printed = printed.iter().filter(|file| file.path.starts_with("cli/golden/"));
     let mut found: Vec<Violation> = pages.iter().chain(printed).flat_map(words::in_page).collect();
     found.extend(each_rust_file(words::in_messages));
+    for ending in words::OTHER_FILES {
+        let others = tree::files_ending(ending);
+        assert!(!others.is_empty(), "no file ends in {ending}: the walk is broken");
+        found.extend(others.iter().flat_map(words::in_other));
+    }
     assert_none(&found);
 }

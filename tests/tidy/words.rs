@@ -1,6 +1,7 @@
 //! Words that people stumble over, in what they read: pages, help, messages, comments. The plain word is in the message.
 //!
-//! Called by the tests of `main.rs`. A word between backquotes or quotation marks is quoted, and allowed.
+//! Called by the tests of `main.rs`. A word between backquotes or quotation marks is quoted, and allowed. A phrase is
+//! found too where a line ends within it.
 
 use crate::{Violation, code, tree::SourceFile};
 
@@ -53,6 +54,35 @@ pub(crate) fn in_page(file: &SourceFile) -> Vec<Violation> {
     found(&file.path, lines)
 }
 
+/// The endings of other files that people read: programs, units, settings, what a package does when it is installed.
+pub(crate) const OTHER_FILES: &[&str] = &[
+    ".conf",
+    ".pl",
+    ".postinst",
+    ".postrm",
+    ".prerm",
+    ".proto",
+    ".py",
+    ".service",
+    ".sh",
+    ".slice",
+    ".toml",
+    "/.ci/run",
+    "/debian/control",
+    "/debian/rules",
+    "Makefile",
+];
+
+/// The refused words of a file that is neither a page nor Rust. In a comment a quotation mark quotes; elsewhere it holds
+/// a text that is printed.
+pub(crate) fn in_other(file: &SourceFile) -> Vec<Violation> {
+    let lines = file.text.lines().map(|line| {
+        let comment = ["#", "//"].iter().any(|mark| line.trim_start().starts_with(mark));
+        without_quoted(line, if comment { &['`', '"'] } else { &['`'] })
+    });
+    found(&file.path, lines)
+}
+
 /// The refused words in the strings and the comments of a Rust file.
 pub(crate) fn in_messages(path: &str, text: &str) -> Vec<Violation> {
     if path.starts_with("tests/tidy/") || STORED.contains(&path) {
@@ -98,23 +128,46 @@ fn without_quoted(line: &str, marks: &[char]) -> String {
 }
 
 fn found(path: &str, lines: impl Iterator<Item = String>) -> Vec<Violation> {
+    let lines: Vec<String> = lines.map(|line| line.to_lowercase()).collect();
     let mut violations = Vec::new();
-    for (number, line) in lines.enumerate() {
-        let line = line.to_lowercase();
-        for (word, plain) in REFUSED.iter().filter(|(word, _)| has_word(&line, word)) {
+    for (at, line) in lines.iter().enumerate() {
+        let (end, next) = around_break(line, lines.get(at + 1).map_or("", String::as_str));
+        let refused = |word: &str| has_word(line, word) || is_broken(end, next, word);
+        for (word, plain) in REFUSED.iter().filter(|(word, _)| refused(word)) {
             let what = format!("\"{word}\" is not everyday English: {plain}. Rewrite the sentence");
-            violations.push(Violation::new(path, number + 1, what));
+            violations.push(Violation::new(path, at + 1, what));
         }
     }
     violations
 }
 
+/// A line and the next one, without what stands between their words: a backslash, the marks of a comment, of a quotation
+/// and of a list.
+fn around_break<'a>(line: &'a str, next: &'a str) -> (&'a str, &'a str) {
+    let end = line.trim_end().trim_end_matches('\\').trim_end();
+    let next = next.trim_start().trim_start_matches(['/', '!', '#', '>', '*']).trim_start();
+    (end, next)
+}
+
+/// Whether the phrase begins at the end of one line and ends in the next.
+fn is_broken(end: &str, next: &str, phrase: &str) -> bool {
+    phrase.match_indices(' ').any(|(at, _)| {
+        let before = end.strip_suffix(&phrase[..at]);
+        let after = next.strip_prefix(&phrase[at + 1..]);
+        before.is_some_and(|before| !before.ends_with(is_part))
+            && after.is_some_and(|after| !after.starts_with(is_part))
+    })
+}
+
 fn has_word(line: &str, word: &str) -> bool {
-    // Not the names of files, options and variables.
-    let is_part = |c: char| c.is_alphanumeric() || ['_', '-', '{'].contains(&c);
     line.match_indices(word).any(|(at, _)| {
         !line[..at].ends_with(is_part) && !line[at + word.len()..].starts_with(is_part)
     })
+}
+
+/// Not the names of files, options and variables.
+fn is_part(c: char) -> bool {
+    c.is_alphanumeric() || ['_', '-', '{'].contains(&c)
 }
 
 #[cfg(test)]
@@ -136,6 +189,35 @@ mod tests {
             assert_eq!(page(fine), [], "{fine}");
         }
         assert_eq!(page("it's 5\" long, and goes on").len(), 1, "a single mark quotes nothing");
+    }
+
+    #[test]
+    fn a_phrase_is_found_where_a_line_ends_within_it() {
+        let page = |text: &str| {
+            in_page(&SourceFile { path: "docs/a.md".to_owned(), text: text.to_owned() })
+        };
+        let found = page("fine\nthe job goes\n  on, and ends\n");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].line, 2);
+        assert_eq!(page("> it has to\n> do with this").len(), 1);
+        assert_eq!(page("where it goes\n\non Monday"), []);
+        assert_eq!(page("where it goes\nonly then"), []);
+        let messages = |text: &str| in_messages("agent/src/a.rs", text).len();
+        assert_eq!(messages("/// The job goes\n/// on.\nfn a() {}"), 1);
+        assert_eq!(messages("say(\"the job goes \\\n     on\");"), 1);
+        assert_eq!(messages("let words = [\"goes\",\n    \"on\"];"), 0);
+    }
+
+    #[test]
+    fn scripts_and_settings_are_read() {
+        let other = |text: &str| {
+            let path = "packaging/a.sh".to_owned();
+            in_other(&SourceFile { path, text: text.to_owned() }).len()
+        };
+        assert_eq!(other("# The folder is made anew."), 1);
+        assert_eq!(other("echo \"the job goes on\""), 1);
+        assert_eq!(other("# nobody has to be\n# told"), 1);
+        assert_eq!(other("# It printed \"goes on\", and `whom`."), 0);
     }
 
     #[test]

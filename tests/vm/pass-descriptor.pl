@@ -6,7 +6,7 @@
 #   perl pass-descriptor.pl take SOCKET
 #
 # No driver is behind a guest's GPUs, so none can be held open for reading. The descriptor stands for the node alone (O_PATH):
-# it reads nothing, and who has it can open the node anew by /proc/self/fd, without any path to it.
+# it reads nothing, and who has it can open the node again by /proc/self/fd, without any path to it.
 use strict;
 use warnings;
 use IO::Socket::UNIX;
