@@ -34,10 +34,12 @@ for program in fleet fleet-agent fleet-controller; do
     "$programs/$program" completion fish > "$work/built/completion/$program.fish"
 done
 
-cp -r docs systemd "$work/"
-# The package has no pictures, and its pages lie beside README.md.
-sed -e '/^<picture>/,/^<\/picture>/d' -e '/^Both pictures/d' -e 's|(docs/|(|g' README.md > "$work/README.md"
-mkdir -p "$work/packaging"
+cp -r systemd "$work/"
+# The pages keep their folders, so that their links lead somewhere. The licence has a fixed name in a package.
+mkdir -p "$work/packaging" "$work/pages"
+grep -v '^#' packaging/pages | xargs cp -r --parents -t "$work/pages"
+find "$work/pages/docs" -name '*.py' -delete
+sed -i 's|(LICENSE)|(copyright)|' "$work/pages/README.md"
 cp -r packaging/etc packaging/profile.d packaging/grafana "$work/packaging/"
 cp -r packaging/debian "$work/debian"
 # Debhelper looks for these beside its own files; the one copy is where other distributions find it too.

@@ -67,28 +67,90 @@ pub(crate) fn decision_records(records: &[SourceFile]) -> Vec<Violation> {
 
 /// Checks the relative links of a page. `exists` is asked with paths relative to the root.
 pub(crate) fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Violation> {
+    let dead = relative_links(text).filter(|(_, target)| {
+        let resolved = resolve(path, target);
+        !resolved.as_deref().is_some_and(&exists)
+    });
+    let violations = dead.map(|(line, target)| {
+        Violation::new(path, line, format!("the link to `{target}` leads nowhere"))
+    });
+    violations.collect()
+}
+
+/// The list of the pages that a package brings: paths, those of folders for all in them.
+pub(crate) const SHIPPED_PAGES: &str = "packaging/pages";
+
+/// Every package has the licence, under a name of its own; `build-debs.sh` changes the link.
+const LICENCE: &str = "LICENSE";
+
+/// Checks that a page of the package links only to what the package brings too.
+pub(crate) fn shipped_links(list: &str, pages: &[SourceFile]) -> Vec<Violation> {
+    let entries: Vec<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
+    let shipped = |path: &str| {
+        let within = |entry: &&str| {
+            path.strip_prefix(*entry).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        entries.iter().any(|entry| within(entry))
+    };
     let mut violations = Vec::new();
-    let mut in_code = false;
-    for (number, line) in text.lines().enumerate() {
-        if line.trim_start().starts_with("```") {
-            in_code = !in_code;
-        }
-        if in_code {
-            continue;
-        }
-        for part in line.split("](").skip(1) {
-            let target = part.split([')', '#', ' ']).next().unwrap_or_default();
-            if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
-                continue;
-            }
-            let resolved = resolve(path, target);
-            if !resolved.as_deref().is_some_and(&exists) {
-                let what = format!("the link to `{target}` leads nowhere");
-                violations.push(Violation::new(path, number + 1, what));
+    for page in pages.iter().filter(|page| shipped(&page.path)) {
+        for (line, target) in relative_links(&page.text) {
+            let there = |path: &str| path == LICENCE || shipped(path);
+            if !resolve(&page.path, target).as_deref().is_some_and(there) {
+                let what = format!("the package lacks `{target}`: add it to {SHIPPED_PAGES}");
+                violations.push(Violation::new(&page.path, line, what));
             }
         }
     }
     violations
+}
+
+/// Line and target of each link to another file of the tree, pictures of HTML with them.
+fn relative_links(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_code = false;
+    let lines = text.lines().enumerate().filter(move |(_, line)| {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        !in_code
+    });
+    let targets = lines.flat_map(|(number, line)| {
+        let parts = ["](", "src=\"", "srcset=\""].map(|mark| line.split(mark).skip(1));
+        let ends = [')', '#', ' ', '"'];
+        let targets = parts.into_iter().flatten();
+        targets.map(move |part| (number + 1, part.split(ends).next().unwrap_or_default()))
+    });
+    targets.filter(|(_, target)| {
+        !target.is_empty() && !target.contains("://") && !target.starts_with("mailto:")
+    })
+}
+
+/// The page that says how many decoders get hostile bytes.
+pub(crate) const SECURITY_PAGE: &str = "SECURITY.md";
+
+/// Where the calls are that count, and where they are not.
+const HOSTILE_CALLS: [&str; 3] = ["throw_at(&", "throw_text_at(&", "thrown(&"];
+const HOSTILE_HOME: &str = "tests/hostile-bytes/";
+
+/// Checks that SECURITY.md says how many kinds of input are thrown at decoders, and how many of each.
+pub(crate) fn hostile_inputs(page: &str, files: &[SourceFile]) -> Vec<Violation> {
+    let home = files.iter().find(|file| file.path == format!("{HOSTILE_HOME}src/lib.rs"));
+    let cases = home.and_then(|file| file.text.split("CASES: u32 = ").nth(1)?.split(';').next());
+    let others = files.iter().filter(|file| {
+        !file.path.starts_with(HOSTILE_HOME) && !file.path.starts_with("tests/tidy/")
+    });
+    let calls = others
+        .flat_map(|file| file.text.lines())
+        .filter(|line| HOSTILE_CALLS.iter().any(|call| line.contains(call)));
+    let said = format!(
+        "hostile bytes: {} kinds of input, {} of each",
+        calls.count(),
+        cases.unwrap_or_default().replace('_', ",")
+    );
+    if page.contains(&said) {
+        return Vec::new();
+    }
+    vec![Violation::new(SECURITY_PAGE, 1, format!("does not say \"{said}\""))]
 }
 
 /// What a page that leads through a task has: whom it is for and how long it takes, below the title; short lines.
@@ -154,6 +216,33 @@ mod tests {
         let long = format!("{good}{}\n| {} |\n", "x".repeat(111), "x".repeat(111));
         assert_eq!(task_page("docs/a.md", &long)[0].line, 6);
         assert_eq!(task_page("docs/a.md", &long).len(), 1);
+    }
+
+    #[test]
+    fn a_wrong_number_of_hostile_inputs_is_found() {
+        let file = |path: &str, text: &str| SourceFile { path: path.into(), text: text.into() };
+        let files = [
+            file("tests/hostile-bytes/src/lib.rs", "pub const CASES: u32 = 1_000;\nthrow_at(&a);"),
+            file("core/src/a.rs", "throw_at(&a, |x| x);\nuse throw_at;\nthrow_text_at(&b, f);\n"),
+        ];
+        let page = "has hostile bytes: 2 kinds of input, 1,000 of each in each run";
+        assert_eq!(hostile_inputs(page, &files), []);
+        assert_eq!(hostile_inputs(page, &files[..1]).len(), 1);
+        assert_eq!(hostile_inputs("none", &files).len(), 1);
+    }
+
+    #[test]
+    fn a_link_to_what_the_package_lacks_is_found() {
+        let page = |path: &str, text: &str| SourceFile { path: path.into(), text: text.into() };
+        let pages = [
+            page("README.md", "[a](docs/a.md) [b](LICENSE)\n[c](docs)\n[d](SECURITY.md)\n"),
+            page("docs/a.md", "[a](../README.md#x) [b](adr/0001-a.md)\n<img src=\"../b.svg\">\n"),
+            page("CONTRIBUTING.md", "[a](not/shipped.md)"),
+        ];
+        let found = shipped_links("# The list.\nREADME.md\ndocs\n", &pages);
+        let found: Vec<_> = found.iter().map(|one| (one.file.as_str(), one.line)).collect();
+        assert_eq!(found, [("README.md", 3), ("docs/a.md", 2)]);
+        assert_eq!(shipped_links("README.md\ndocs.md\nSECURITY.md", &pages).len(), 2);
     }
 
     #[test]

@@ -171,6 +171,16 @@ fn links_lead_somewhere() {
 }
 
 #[test]
+fn pages_of_the_package_link_to_what_it_brings() {
+    let list = tree::files_ending(docs::SHIPPED_PAGES);
+    assert_eq!(list.len(), 1, "{} is gone", docs::SHIPPED_PAGES);
+    let entries = list[0].text.lines().filter(|line| !line.starts_with('#'));
+    let missing: Vec<&str> = entries.filter(|entry| !tree::root().join(entry).exists()).collect();
+    assert!(missing.is_empty(), "{} names what is not there: {missing:?}", docs::SHIPPED_PAGES);
+    assert_none(&docs::shipped_links(&list[0].text, &tree::files_ending(".md")));
+}
+
+#[test]
 fn pages_help_and_messages_use_everyday_words() {
     let pages = tree::files_ending(".md");
     let printed = tree::files_ending(".txt");
