@@ -622,6 +622,7 @@ impl Context {
         warnings.extend(self.raft.read(exchange_warning));
         warnings.extend(self.raft.space_warnings());
         warnings.extend(self.raft.read(shortages));
+        warnings.extend(self.raft.read(left_and_unwell));
         warnings.extend(self.raft.read(|fsm| unheard::warning(&self.sessions, fsm)));
         if let Some(freeze) = self.raft.read(|fsm| fsm.evictions_frozen().cloned()) {
             warnings.push(format!(
@@ -664,6 +665,20 @@ fn shortages(fsm: &Fsm) -> Vec<String> {
         all.push(format!("{more} more nodes take no new work; `fleet node list` shows them"));
     }
     all
+}
+
+/// Nodes that are drained and not empty, GPUs that are not well under a job: the table shows only who has them.
+fn left_and_unwell(fsm: &Fsm) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let left = view::attention::emptying(fsm);
+    if !left.named.is_empty() {
+        warnings.push(format!("draining, not empty yet: {left}"));
+    }
+    let unwell = view::attention::unwell_under_jobs(fsm);
+    if !unwell.named.is_empty() {
+        warnings.push(format!("{unwell}; `fleet gpu list -o wide` shows more"));
+    }
+    warnings
 }
 
 /// Nodes named in the warnings for want of room.

@@ -4,6 +4,7 @@
 //! a new state does not compile until every place that shows it says how. [`text`] makes the sentences about states,
 //! reasons and events; what a refusal says is in [`crate::rejection`]. Nothing here changes the state or decides by it.
 
+pub mod attention;
 pub mod gpu;
 pub mod job;
 mod names;
