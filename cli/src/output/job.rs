@@ -1,6 +1,6 @@
 //! Shows jobs.
 
-use fleet_proto::json::job::{HeldPlace, Job, JobDefaults, Spec};
+use fleet_proto::json::job::{Deferral, HeldPlace, Job, JobDefaults, Spec};
 use fleet_proto::json::values::{Time, gpu_names};
 
 use super::checkpoint::content_shown;
@@ -16,6 +16,31 @@ fn held_place(place: &HeldPlace, clock: &Clock) -> String {
     let what = if place.gpus.is_empty() { place.node.clone() } else { gpu_names(&place.gpus) };
     let minute = |at: Option<Time>| or_dash(at.map(|at| clock.minute(at.0)));
     format!("{what}, from {} to {}", minute(place.from), minute(place.until))
+}
+
+/// What a job that must leave waits for, and when that is expected.
+fn eviction(job: &Job, deferral: &Deferral, clock: &Clock) -> String {
+    let saves_nothing = job.spec.as_ref().is_some_and(|spec| spec.checkpoint_dir.is_none());
+    let causes = deferral.causes.join(", ");
+    let until = deferral.deadline.map(|deadline| clock.minute(deadline.0));
+    let mut text = match (saves_nothing, &until) {
+        (true, None) => format!("may finish, as it declares no checkpoint: {causes}"),
+        (true, Some(until)) => format!(
+            "is stopped at {until} and loses its work, as it declares no checkpoint: {causes}"
+        ),
+        (false, _) => {
+            let next = job.next_checkpoint.map(|at| format!(", {}", expected(at, clock)));
+            let next = next.unwrap_or_default();
+            format!("waits for the next checkpoint{next}: {causes}")
+        }
+    };
+    if let Some(until) = until.filter(|_| !saves_nothing) {
+        text.push_str(&format!("; at most until {until}"));
+    }
+    if let Some(held_back) = &deferral.held_back {
+        text.push_str(&format!("; held back: {held_back}"));
+    }
+    text
 }
 
 /// `running`, or `queued (2nd)`, so that the place is seen where one looks.
@@ -94,25 +119,7 @@ impl Row for Job {
             .question
             .as_ref()
             .map(|_| format!("fleet job restart {} --from CHECKPOINT | --from-scratch", self.id));
-        let deferral = self.deferral.as_ref().map(|deferral| {
-            let saves_nothing = self.spec.as_ref().is_some_and(|s| s.checkpoint_dir.is_none());
-            let causes = deferral.causes.join(", ");
-            let until = deferral.deadline.map(|deadline| clock.minute(deadline.0));
-            let mut text = match (saves_nothing, until) {
-                (true, None) => format!("may finish, as it declares no checkpoint: {causes}"),
-                (true, Some(until)) => format!(
-                    "is stopped at {until} and loses its work, as it declares no checkpoint: {causes}"
-                ),
-                (false, None) => format!("waits for the next checkpoint: {causes}"),
-                (false, Some(until)) => {
-                    format!("waits for the next checkpoint: {causes}; at most until {until}")
-                }
-            };
-            if let Some(held_back) = &deferral.held_back {
-                text.push_str(&format!("; held back: {held_back}"));
-            }
-            text
-        });
+        let deferral = self.deferral.as_ref().map(|deferral| eviction(self, deferral, clock));
         let gpus = (!self.gpus.is_empty()).then(|| gpu_names(&self.gpus));
         let optional = [
             ("Reason", self.reason.clone()),

@@ -335,6 +335,22 @@ fn no_name_can_break_out_of_a_table_or_a_line() {
 }
 
 #[test]
+fn a_job_on_a_drained_node_says_when_it_can_leave() {
+    let deferral = pb::Deferral {
+        causes: vec!["drain of titan01".to_owned()],
+        ..samples::jobs()[0].deferral.clone().unwrap()
+    };
+    let drained = pb::Job {
+        deferral: Some(pb::Deferral { deadline_unix_ms: 0, ..deferral }),
+        ..samples::jobs()[0].clone()
+    };
+    let shown = |job: pb::Job| printer(Format::Table).one(&Job::from(job)).unwrap();
+    golden::check("output/job-on-drained-node.txt", &shown(drained.clone()));
+    let unseen = shown(pb::Job { next_checkpoint_unix_ms: 0, ..drained });
+    assert!(unseen.contains("waits for the next checkpoint: drain of titan01\n"), "{unseen}");
+}
+
+#[test]
 fn a_job_that_must_leave_without_checkpoints_is_not_promised_that_it_may_finish() {
     let said = |deadline_unix_ms| {
         let job = Job::from(pb::Job {
