@@ -296,3 +296,13 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_of_the_pages_can_be_typed() {
+        fleet_page_commands::all_can_be_typed(Arguments::command(), (6, 15), |words| words);
+    }
+}

@@ -252,3 +252,13 @@ fn verify_as_json(file: &Path) -> anyhow::Result<()> {
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_of_the_pages_can_be_typed() {
+        fleet_page_commands::all_can_be_typed(Args::command(), (7, 12), |words| words);
+    }
+}

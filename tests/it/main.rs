@@ -39,6 +39,7 @@ mod layers;
 mod membership;
 mod operations;
 mod outputs;
+mod pages;
 mod peers;
 mod predecessors;
 mod private_registry;

@@ -40,6 +40,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fleet", &["fleet-core", "fleet-proto", "fleet-fake-nvml-control"]),
     ("fleet-fake-nvml-control", &[]),
     ("fleet-fake-nvml", &["fleet-fake-nvml-control"]),
+    // What tests of several crates need: the commands on the pages.
+    ("fleet-page-commands", &[]),
     (
         "fleet-tests",
         &[
@@ -53,13 +55,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "fleet-user",
             "fleet-node",
             "fleet-fake-nvml-control",
+            "fleet-page-commands",
         ],
     ),
 ];
 
 /// What a crate may use beyond that in its own tests: the agent's run against the fake NVML library.
-const TESTS_MAY_USE: &[(&str, &[&str])] =
-    &[("fleet-agent", &["fleet-fake-nvml", "fleet-fake-nvml-control"])];
+const TESTS_MAY_USE: &[(&str, &[&str])] = &[
+    ("fleet-agent", &["fleet-fake-nvml", "fleet-fake-nvml-control", "fleet-page-commands"]),
+    ("fleet-controller", &["fleet-page-commands"]),
+    ("fleet", &["fleet-page-commands"]),
+];
 
 /// All that some crates may be built from, their tests apart.
 const BUILT_FROM: &[(&str, &[&str])] = &[

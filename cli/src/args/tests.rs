@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use clap::{Command, CommandFactory, Parser};
+use fleet_page_commands::words;
 
 use super::*;
 use crate::golden;
@@ -57,21 +58,6 @@ fn help_explains_every_argument_and_leaves_line_breaks_to_the_terminal() {
     }
 }
 
-/// The words of a line as a shell reads them; only quotation marks are known.
-fn words_of(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
-    for letter in line.chars() {
-        match (quote, letter) {
-            (Some(open), _) if letter == open => quote = None,
-            (None, '"' | '\'') => quote = Some(letter),
-            (None, ' ') => words.push(std::mem::take(&mut word)),
-            _ => word.push(letter),
-        }
-    }
-    words.push(word);
-    words
-}
-
 #[test]
 fn the_examples_of_the_help_can_be_typed() {
     let mut cli = Cli::command();
@@ -85,7 +71,7 @@ fn the_examples_of_the_help_can_be_typed() {
             let line = line.trim().trim_start_matches("sudo ");
             let line = line.split(" > ").next().unwrap();
             let typed = Cli::try_parse_from(put_right(
-                words_of(line).into_iter().map(OsString::from).collect(),
+                words(line).into_iter().map(OsString::from).collect(),
             ));
             assert!(typed.is_ok(), "`fleet {verb}` shows `{line}`: {}", typed.unwrap_err());
             seen += 1;
