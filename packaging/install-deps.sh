@@ -5,7 +5,7 @@
 # goes through sudo, or says what to install. Tested on Debian 12.
 set -eu
 
-wanted="cc:gcc crun:crun runc:runc python3:python3 busybox:busybox-static faketime:faketime script:bsdutils docker-registry:docker-registry"
+wanted="cc:gcc crun:crun runc:runc python3:python3 busybox:busybox-static faketime:faketime script:bsdutils docker-registry:docker-registry zsh:zsh fish:fish man:man-db"
 
 # A compiler without the headers of libc links nothing.
 if [ ! -e /usr/include/stdio.h ]; then

@@ -32,6 +32,13 @@ const OFFERED_MAX: usize = 200;
 /// bash takes `titan01:3` for three words where a colon separates them.
 const BASH_COLON: &str = "\nCOMP_WORDBREAKS=${COMP_WORDBREAKS//:}\n";
 
+/// zsh loads the script at the first TAB after `fleet`: without this, that TAB would offer nothing.
+const ZSH_FIRST_TAB: &str = "
+if [ \"$funcstack[1]\" = _fleet ]; then
+    _clap_dynamic_completer_fleet \"$@\"
+fi
+";
+
 /// What an argument means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -72,7 +79,24 @@ pub(crate) type Connect =
 
 /// Answers a shell that asks, and ends the process; returns where none does.
 pub(crate) fn answer(connect: Connect) {
-    CompleteEnv::with_factory(move || offering(Cli::command(), connect)).var(VARIABLE).complete();
+    let begun = std::env::args_os().next_back().is_some_and(|word| is_option(&word));
+    let command = move || {
+        let command = offering(Cli::command(), connect);
+        if begun { command } else { without_options(command) }
+    };
+    CompleteEnv::with_factory(command).var(VARIABLE).complete();
+}
+
+fn is_option(word: &OsStr) -> bool {
+    word.as_encoded_bytes().starts_with(b"-")
+}
+
+/// Hidden ones are offered where nothing else fits. Beside the one job there is, they would keep a shell from completing it.
+fn without_options(command: Command) -> Command {
+    let command = command.mut_args(|arg| if arg.is_positional() { arg } else { arg.hide(true) });
+    // These two come later, and are never hidden.
+    let command = command.disable_help_flag(true).disable_version_flag(true);
+    command.mut_subcommands(without_options)
 }
 
 /// The script that has a shell ask. `None` for a shell that is not known.
@@ -81,9 +105,12 @@ pub(crate) fn script(shell: &str) -> Option<std::io::Result<String>> {
     let completer = shells.completer(shell)?;
     let mut script = Vec::new();
     let written = completer.write_registration(VARIABLE, "fleet", "fleet", "fleet", &mut script);
-    if shell == "bash" {
-        script.extend_from_slice(BASH_COLON.as_bytes());
-    }
+    let more = match shell {
+        "bash" => BASH_COLON,
+        "zsh" => ZSH_FIRST_TAB,
+        _ => "",
+    };
+    script.extend_from_slice(more.as_bytes());
     Some(written.map(|()| String::from_utf8_lossy(&script).into_owned()))
 }
 

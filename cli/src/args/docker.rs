@@ -23,7 +23,7 @@ pub(crate) enum DockerVerb {
     A job (`fleet run --image IMAGE`) needs no rights in docker, and fleet can restart it on another node.\n\n\
     Examples:\n  \
     fleet docker run --rm -it pytorch/pytorch bash\n  \
-    fleet docker run --rm -v \"$PWD:/work\" -w /work nvidia/cuda:12.4.1-base-ubuntu22.04 nvidia-smi -L"
+    fleet docker run --rm nvidia/cuda:12.4.1-base-ubuntu22.04 nvidia-smi -L"
 )]
 #[command(disable_help_flag = true)]
 pub(crate) struct DockerRunArgs {

@@ -68,7 +68,7 @@ impl AtEnd {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     fleet reserve -G v100:2 -t 8h\n  \
-    fleet reserve -G 1 --from \"tomorrow 09:00\" -t 4h --note \"figures for the paper\"\n  \
+    fleet reserve -G 1 --from \"tomorrow 09:00\" -t 4h --note \"for the paper\"\n  \
     fleet reserve --gpu titan01:3 --until 18:00\n  \
     fleet reserve --adopt all -t 2d")]
 pub(crate) struct ReserveArgs {
@@ -254,7 +254,7 @@ pub(crate) struct ReservationListArgs {
     an earlier import made, and lines that are over, are left out: an import may be repeated.\n\n\
     Examples:\n  \
     fleet reservation import gpus.xlsx --dry-run\n  \
-    fleet reservation import gpus.csv --dates mdy --columns \"Email Address=user\"\n  \
+    fleet reservation import gpus.csv --dates mdy --columns \"Email=user\"\n  \
     fleet reservation import timetable.ods --grid --sheet November\n  \
     fleet reservation import --undo imp-k3v9"
 )]

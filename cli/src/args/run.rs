@@ -49,7 +49,7 @@ impl FromStr for Volume {
     shows it again. In a terminal session (-i --tty), Ctrl-P Ctrl-Q detaches.\n\n\
     Examples:\n  \
     fleet run -G 1 -- python3 train.py\n  \
-    fleet run -d -G v100:2 -t 20h --checkpoint-dir runs/a --checkpoint hf -- python3 train.py\n  \
+    fleet run -d -G v100:2 -t 20h --checkpoint-dir runs/a -- python3 train.py\n  \
     fleet run -G 1 -i --tty -- bash"
 )]
 pub(crate) struct RunArgs {

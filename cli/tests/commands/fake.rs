@@ -52,6 +52,7 @@ pub(crate) struct Script {
     /// `None` cannot be asked for, as GPUs then.
     pub(crate) nodes: Option<Vec<pb::Node>>,
     pub(crate) gpus: Vec<pb::Gpu>,
+    pub(crate) users: Vec<pb::User>,
 
     pub(crate) submitted: Vec<pb::SubmitJobRequest>,
     pub(crate) reserved: Vec<pb::CreateReservationRequest>,
@@ -303,6 +304,14 @@ impl Fleet for Service {
         Ok(Response::new(pb::ListGpusResponse { items }))
     }
 
+    async fn list_users(
+        &self,
+        _request: Request<pb::ListUsersRequest>,
+    ) -> Result<Response<pb::ListUsersResponse>, Status> {
+        let items = self.script().users.clone();
+        Ok(Response::new(pb::ListUsersResponse { items }))
+    }
+
     async fn list_reservations(
         &self,
         _request: Request<pb::ListReservationsRequest>,
@@ -482,7 +491,6 @@ impl Fleet for Service {
         revoke_node(RevokeNodeRequest) -> Revoked;
         remove_node(RemoveNodeRequest) -> Revoked;
         set_vouching(SetVouchingRequest) -> Node;
-        list_users(ListUsersRequest) -> ListUsersResponse;
         revoke_user(RevokeUserRequest) -> User;
         disable_user(DisableUserRequest) -> User;
         enable_user(EnableUserRequest) -> User;

@@ -5,6 +5,7 @@
 mod audit;
 mod fake;
 mod first_words;
+mod shells;
 mod terminal;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
 use fleet_proto::v1 as pb;
@@ -16,7 +16,7 @@ use super::fake::{Fake, Script, Step, ended, job, out, running};
 use super::{signal, until};
 
 /// A pseudo-terminal with `fleet` on it.
-struct Terminal {
+pub(crate) struct Terminal {
     keyboard: File,
     line: OwnedFd,
     screen: Arc<Mutex<Vec<u8>>>,
@@ -35,9 +35,13 @@ impl Terminal {
     }
 
     fn on(fake: &Fake, words: &[&str], size: Option<Winsize>) -> Self {
+        Self::of(fake.command(words), size)
+    }
+
+    /// Another program than `fleet`.
+    pub(crate) fn of(mut command: Command, size: Option<Winsize>) -> Self {
         let OpenptyResult { master, slave } = openpty(size.as_ref(), None).unwrap();
         let side = || slave.try_clone().unwrap();
-        let mut command = fake.command(words);
         command.env("TERM", "xterm").stdin(side()).stdout(side()).stderr(side());
         let child = command.spawn().unwrap();
         let screen = Arc::new(Mutex::new(Vec::new()));
@@ -56,11 +60,11 @@ impl Terminal {
         String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
     }
 
-    fn wait_for(&self, text: &str) {
+    pub(crate) fn wait_for(&self, text: &str) {
         until(&format!("the screen shows {text:?}"), || self.shown().contains(text));
     }
 
-    fn type_in(&mut self, keys: &[u8]) {
+    pub(crate) fn type_in(&mut self, keys: &[u8]) {
         self.keyboard.write_all(keys).unwrap();
     }
 
