@@ -229,4 +229,10 @@ mod tests {
             assert_eq!(folder == "etc", config.socket == Some(DEFAULT_SOCKET.into()), "{folder}");
         }
     }
+
+    #[test]
+    fn hostile_configurations() {
+        let good = [include_str!("../../packaging/examples/fleet.toml")];
+        fleet_hostile_bytes::throw_text_at(&good, |text| drop(parse(text)));
+    }
 }

@@ -22,6 +22,8 @@ pub mod fsm;
 pub mod gpu;
 pub mod health;
 pub mod holdings;
+#[cfg(test)]
+mod hostile;
 pub mod id;
 pub mod image;
 pub mod job;

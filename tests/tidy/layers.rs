@@ -40,8 +40,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fleet", &["fleet-core", "fleet-proto", "fleet-fake-nvml-control"]),
     ("fleet-fake-nvml-control", &[]),
     ("fleet-fake-nvml", &["fleet-fake-nvml-control"]),
-    // What tests of several crates need: the commands on the pages.
+    // What tests of several crates need: the commands on the pages, bytes that nobody meant well.
     ("fleet-page-commands", &[]),
+    ("fleet-hostile-bytes", &[]),
     (
         "fleet-tests",
         &[
@@ -64,7 +65,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const TESTS_MAY_USE: &[(&str, &[&str])] = &[
     ("fleet-agent", &["fleet-fake-nvml", "fleet-fake-nvml-control", "fleet-page-commands"]),
     ("fleet-controller", &["fleet-page-commands"]),
-    ("fleet", &["fleet-page-commands"]),
+    ("fleet-core", &["fleet-hostile-bytes"]),
+    ("fleet-shim", &["fleet-hostile-bytes"]),
+    ("fleet", &["fleet-hostile-bytes", "fleet-page-commands"]),
 ];
 
 /// All that some crates may be built from, their tests apart.

@@ -181,6 +181,13 @@ fn pages_of_the_package_link_to_what_it_brings() {
 }
 
 #[test]
+fn the_security_page_counts_the_hostile_inputs() {
+    let pages = tree::files_ending(docs::SECURITY_PAGE);
+    let page = pages.first().expect("the page is there");
+    assert_none(&docs::hostile_inputs(&page.text, &tree::files_ending(".rs")));
+}
+
+#[test]
 fn pages_help_and_messages_use_everyday_words() {
     let pages = tree::files_ending(".md");
     let printed = tree::files_ending(".txt");

@@ -16,6 +16,8 @@ mod clock;
 mod control;
 mod exec;
 mod files;
+#[cfg(test)]
+mod hostile;
 mod init;
 mod lifecycle;
 pub mod log;

@@ -219,4 +219,15 @@ mod tests {
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(read, events);
     }
+
+    #[test]
+    fn hostile_lines_of_jobs() {
+        let good = ["CHECKPOINT=/c/1", "DONE=1", "STATUS=epoch 3"];
+        fleet_hostile_bytes::throw_text_at(&good, |line| match parse(line) {
+            Some(Notice::Checkpoint { path: text } | Notice::Status { text }) => {
+                assert!(!text.chars().any(char::is_control), "{text:?}");
+            }
+            Some(Notice::Done) | None => {}
+        });
+    }
 }

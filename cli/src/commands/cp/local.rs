@@ -427,6 +427,22 @@ mod tests {
         }
     }
 
+    /// A job sends what it likes: all of it gets into the folder that was named, or nothing does.
+    #[test]
+    fn hostile_archives() {
+        let good = archive(&[("x/", 0o755), ("x/a", 0o644), ("x/b/", 0o700), ("x/b/c", 0o600)]);
+        fleet_hostile_bytes::throw_at(&[good], |bytes| {
+            let dir = tempfile::tempdir().unwrap();
+            let (send, receive) = channel(1);
+            send.try_send(bytes.to_vec()).unwrap();
+            drop(send);
+            let placed = Target::find(&dir.path().join("out"), "x").unwrap().unpack(receive);
+            drop(placed.and_then(Unpacked::place));
+            let names = list(dir.path()).unwrap();
+            assert!(names.iter().all(|name| name == "out"), "{names:?}");
+        });
+    }
+
     /// What a job of one's own may send, in this order, with these modes.
     fn archive(entries: &[(&str, u32)]) -> Vec<u8> {
         let mut builder = Builder::new(Vec::new());

@@ -99,3 +99,62 @@ fn a_cell_that_is_repeated_or_far_away_meets_a_limit() {
 fn well_or_empty(text: &str) -> bool {
     wrong(&sheet(text)) == ["0: no line asks for GPUs"]
 }
+
+/// No bytes stop the program, in whichever way a sheet is read; a damaged one asks for no more lines than there are.
+fn thrown<S: AsRef<[u8]>>(good: &[S], file: impl Fn(&[u8]) -> Vec<u8>) {
+    fleet_hostile_bytes::throw_at(good, |bytes| {
+        let bytes = file(bytes);
+        for grid in [false, true] {
+            drop(read(&bytes, &Options { grid, ..Options::default() }, &clock()));
+        }
+    });
+}
+
+#[test]
+fn hostile_texts() {
+    let good = [
+        "user,gpus,start,end,note\nada,v100:2,2026-11-23 09:00,2026-11-24 18:00,\"paper, figures\"\n",
+        "END;Start;GPUs;Owner\r\n24.11.2026 18:00;23.11.2026;titan01:0-3;ada\r\n",
+        "titan01\t0\t1\n23.11.\tada\tbob\n24.11.\tada\t\n",
+    ];
+    thrown(&good, <[u8]>::to_vec);
+}
+
+#[test]
+fn hostile_workbooks() {
+    let table = "<table:table table:name=\"A\"><table:table-row><table:table-cell><text:p>gpus</text:p>\
+                 </table:table-cell><table:table-cell table:number-columns-repeated=\"3\"/></table:table-row></table:table>";
+    thrown(&[open_document(table)], <[u8]>::to_vec);
+    // The archive is whole, and what is in it is not.
+    thrown(&[table], |text| open_document(&String::from_utf8_lossy(text)));
+}
+
+#[test]
+fn hostile_workbooks_of_excel() {
+    let parts = [
+        (
+            "[Content_Types].xml",
+            "<Types xmlns=\"http://schemas.openxmlformats.org/package/2006/content-types\"/>",
+        ),
+        (
+            "xl/_rels/workbook.xml.rels",
+            "<Relationships><Relationship Id=\"r1\" Type=\"http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet\" Target=\"worksheets/sheet1.xml\"/></Relationships>",
+        ),
+        (
+            "xl/workbook.xml",
+            "<workbook><sheets><sheet name=\"A\" sheetId=\"1\" r:id=\"r1\"/></sheets></workbook>",
+        ),
+        (
+            "xl/worksheets/sheet1.xml",
+            "<worksheet><dimension ref=\"A1:B2\"/><sheetData><row r=\"1\"><c r=\"A1\" t=\"str\"><v>gpus</v></c><c r=\"B1\"><v>46000.5</v></c></row></sheetData><mergeCells><mergeCell ref=\"A1:B1\"/></mergeCells></worksheet>",
+        ),
+    ];
+    for damaged in 1..parts.len() {
+        thrown(&[parts[damaged].1], |text| {
+            let text = String::from_utf8_lossy(text);
+            let mut parts = parts;
+            parts[damaged].1 = &text;
+            archive(&parts)
+        });
+    }
+}
