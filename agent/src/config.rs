@@ -585,4 +585,12 @@ mod tests {
             assert!(said.contains(field), "{field}: {said}");
         }
     }
+
+    #[test]
+    fn hostile_configurations() {
+        let good = [include_str!("../../packaging/examples/agent.toml")];
+        fleet_hostile_bytes::throw_text_at(&good, |text| {
+            drop(Config::parse(Path::new("/etc/fleet/agent.toml"), text));
+        });
+    }
 }

@@ -249,4 +249,12 @@ mod tests {
         assert_eq!(config.admins.len(), 1);
         assert_eq!((config.min_uid, config.allow_system_users), (1000, false));
     }
+
+    #[test]
+    fn hostile_configurations() {
+        let good = [include_str!("../../packaging/examples/controller.toml")];
+        fleet_hostile_bytes::throw_text_at(&good, |text| {
+            drop(Config::parse(Path::new("/etc/fleet/controller.toml"), text));
+        });
+    }
 }

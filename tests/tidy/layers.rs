@@ -63,9 +63,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// What a crate may use beyond that in its own tests: the agent's run against the fake NVML library.
 const TESTS_MAY_USE: &[(&str, &[&str])] = &[
-    ("fleet-agent", &["fleet-fake-nvml", "fleet-fake-nvml-control", "fleet-page-commands"]),
-    ("fleet-controller", &["fleet-page-commands"]),
+    (
+        "fleet-agent",
+        &[
+            "fleet-fake-nvml",
+            "fleet-fake-nvml-control",
+            "fleet-hostile-bytes",
+            "fleet-page-commands",
+        ],
+    ),
+    ("fleet-controller", &["fleet-hostile-bytes", "fleet-page-commands"]),
     ("fleet-core", &["fleet-hostile-bytes"]),
+    ("fleet-image", &["fleet-hostile-bytes"]),
+    ("fleet-proto", &["fleet-hostile-bytes"]),
     ("fleet-shim", &["fleet-hostile-bytes"]),
     ("fleet", &["fleet-hostile-bytes", "fleet-page-commands"]),
 ];

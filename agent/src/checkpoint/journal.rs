@@ -330,4 +330,16 @@ mod tests {
         add(&mut again);
         assert_eq!(Journal::open(dir.path()).unwrap().next_seq(), next + 1);
     }
+
+    #[test]
+    fn hostile_journals() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path()).unwrap();
+        for _ in 0..3 {
+            add(&mut journal);
+        }
+        let good = [std::fs::read(dir.path().join(JOURNAL)).unwrap()];
+        assert_eq!(parse(Path::new("/j"), &good[0]).unwrap().len(), 3);
+        fleet_hostile_bytes::throw_at(&good, |bytes| drop(parse(Path::new("/j"), bytes)));
+    }
 }

@@ -93,3 +93,23 @@ pub(crate) enum Message {
         reason: String,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use fleet_hostile_bytes::throw_at;
+
+    use super::*;
+
+    #[test]
+    fn hostile_lines_of_the_driver_process() {
+        let good = [
+            r#"{"v":1,"sample":{"id":7}}"#,
+            r#"{"v":1,"begin":{"index":0,"what":"memory"}}"#,
+            r#"{"v":1,"absent":{"reason":"no driver"}}"#,
+        ];
+        throw_at(&good, |bytes| {
+            drop(serde_json::from_slice::<WireLine<Message>>(bytes));
+            drop(serde_json::from_slice::<WireLine<Request>>(bytes));
+        });
+    }
+}

@@ -45,3 +45,24 @@ impl SigningRequest {
         SpkiPin::of_spki(&self.key.subject_public_key_info())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use fleet_hostile_bytes::throw_at;
+    use fleet_proto::transport::keys::OwnKey;
+
+    use super::*;
+
+    #[test]
+    fn hostile_signing_requests() {
+        let good = OwnKey::generate().unwrap().signing_request().unwrap();
+        let pin = SigningRequest::parse(&good).unwrap().key_pin();
+        throw_at(&[good], |der| {
+            // Somebody who changes the key cannot sign for it.
+            let read = SigningRequest::parse(der);
+            assert!(read.is_err() || read.is_ok_and(|request| request.key_pin() == pin));
+        });
+    }
+}

@@ -226,3 +226,20 @@ fn escaped(text: &str) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use fleet_hostile_bytes::throw_text_at;
+
+    use super::*;
+
+    #[test]
+    fn hostile_demands_of_registries() {
+        let good = [
+            "Bearer realm=\"https://a.b/token\",service=\"a.b\",scope=\"repository:x:pull,push\"",
+            "Basic realm=\"x\"",
+        ];
+        assert!(matches!(demand(good[0]), Some(Demand::Bearer { .. })));
+        throw_text_at(&good, |text| drop(demand(text)));
+    }
+}

@@ -18,7 +18,7 @@ fn limits() -> Limits {
 }
 
 /// Unpacks a blob as the store does, into `dest/fs`; beside it is a file that nothing may touch.
-fn unpack(dest: &Path, blob: &[u8], limits: &Limits) -> Result<Unpacked, ImageError> {
+pub(super) fn unpack(dest: &Path, blob: &[u8], limits: &Limits) -> Result<Unpacked, ImageError> {
     let fs_dir = dest.join("fs");
     fs::create_dir(&fs_dir).unwrap();
     fs::write(dest.join("canary"), "alive").unwrap();

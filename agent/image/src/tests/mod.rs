@@ -5,6 +5,7 @@ mod archives;
 mod collect;
 mod daemon;
 mod evil;
+mod hostile;
 mod layers;
 mod race;
 mod registry;

@@ -184,3 +184,19 @@ fn what_is_no_file_never_blocks() {
     assert!(check(Path::new("/dev/null")).is_torn());
     assert!(check(&dir.path().join("gone")).is_torn());
 }
+
+/// Whole or torn, but never a panic: the files are a user's.
+#[test]
+fn hostile_checkpoints() {
+    let dir = tempfile::tempdir().unwrap();
+    let hdf5 = [b"\x89HDF\r\n\x1a\n\0".as_slice(), &[0; 100]].concat();
+    let good = [safetensors_bytes(40), zip_bytes(&[("a/data.pkl", 50), ("a/data/0", 50)]), hdf5];
+    fleet_hostile_bytes::throw_at(&good, |bytes| {
+        for name in ["a.safetensors", "a.pt", "a.h5", "model.safetensors.index.json"] {
+            let path = dir.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            drop(check(&path));
+        }
+        drop(check(dir.path()));
+    });
+}

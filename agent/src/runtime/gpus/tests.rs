@@ -367,3 +367,12 @@ fn the_images_own_library_folder_is_found_and_no_other_ones() {
         assert_eq!(image_library_dir(root), Some(Path::new("/").join(folder)));
     }
 }
+
+/// Files of `/etc/cdi` are root's, but made by other programs.
+#[test]
+fn hostile_descriptions() {
+    fleet_hostile_bytes::throw_text_at(&[GENERATED], |text| {
+        drop(parse(text, Format::Yaml));
+        drop(parse(text, Format::Json));
+    });
+}

@@ -19,6 +19,7 @@ mod crash;
 mod damage;
 mod failing_disk;
 mod golden;
+mod hostile;
 mod install;
 mod pruned;
 mod sim_disk;

@@ -6,6 +6,7 @@ mod bad_certificates;
 mod connections;
 mod fixture;
 mod hostile;
+mod hostile_bytes;
 mod rotation;
 mod texts;
 mod unix_sockets;
