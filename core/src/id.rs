@@ -24,15 +24,19 @@ pub enum IdError {
     NoAttempt { text: String },
 }
 
+/// As much of a text as a message has room for.
+fn shown(text: &str) -> String {
+    text.chars().take(ID_BYTES_MAX).collect()
+}
+
 fn check(kind: &'static str, prefix: &'static str, text: &str) -> Result<(), IdError> {
-    let shown = || text.chars().take(ID_BYTES_MAX).collect::<String>();
     let Some(suffix) = text.strip_prefix(prefix) else {
-        return Err(IdError::WrongPrefix { kind, prefix, text: shown() });
+        return Err(IdError::WrongPrefix { kind, prefix, text: shown(text) });
     };
     let max = ID_BYTES_MAX - prefix.len();
     let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
     if suffix.is_empty() || suffix.len() > max || !suffix.bytes().all(legal) {
-        return Err(IdError::BadSuffix { kind, prefix, text: shown(), max });
+        return Err(IdError::BadSuffix { kind, prefix, text: shown(text), max });
     }
     Ok(())
 }
@@ -136,8 +140,12 @@ impl AllocationId {
 
     /// Checks and wraps a whole id text, prefix included.
     pub fn parse(text: &str) -> Result<Self, IdError> {
-        check("allocation", Self::PREFIX, text)?;
-        let parts = text[Self::PREFIX.len()..].rsplit_once('-').and_then(|(job, number)| {
+        let (kind, prefix) = ("allocation", Self::PREFIX);
+        let Some(suffix) = text.strip_prefix(prefix) else {
+            return Err(IdError::WrongPrefix { kind, prefix, text: shown(text) });
+        };
+        // It may be longer than the id of its job, which is checked here.
+        let parts = suffix.rsplit_once('-').and_then(|(job, number)| {
             let job = JobId::parse(&format!("{}{job}", JobId::PREFIX)).ok()?;
             Some((job, number.parse().ok().filter(|number| *number >= 1)?))
         });
@@ -145,7 +153,7 @@ impl AllocationId {
         parts
             .map(|(job, number)| Self::of_attempt(&job, number))
             .filter(|id| id.text == text)
-            .ok_or_else(|| IdError::NoAttempt { text: text.to_owned() })
+            .ok_or_else(|| IdError::NoAttempt { text: shown(text) })
     }
 
     /// The job.
@@ -221,9 +229,13 @@ mod tests {
         let id = AllocationId::of_attempt(&job, 12);
         assert_eq!((id.job(), id.attempt()), (&job, 12));
         assert_eq!(AllocationId::parse("alloc-4k7wq2-12").unwrap(), id);
+        let longest = JobId::parse(&format!("job-{}", "a".repeat(ID_BYTES_MAX - 4))).unwrap();
+        let id = AllocationId::of_attempt(&longest, u32::MAX);
+        assert_eq!(AllocationId::parse(id.as_str()).unwrap(), id);
         let dashed = AllocationId::parse("alloc-a-b-3").unwrap();
         assert_eq!((dashed.job().as_str(), dashed.attempt()), ("job-a-b", 3));
-        for bad in ["alloc-4k7wq2", "alloc-a-0", "alloc-a-01", "alloc--1", "alloc-a-"] {
+        for bad in ["alloc-4k7wq2", "alloc-a-0", "alloc-a-01", "alloc-a-+1", "alloc--1", "alloc-a-"]
+        {
             assert!(matches!(AllocationId::parse(bad), Err(IdError::NoAttempt { .. })), "{bad}");
         }
     }

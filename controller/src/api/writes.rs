@@ -8,7 +8,6 @@ use fleet_core::command::{
     ReservationCommand, TokenCommand,
 };
 use fleet_core::ending::EndPolicy;
-use fleet_core::fsm::validate;
 use fleet_core::id::{JobId, ReservationId};
 use fleet_core::job::JobFiles;
 use fleet_core::job::SubmitJob;
@@ -285,7 +284,6 @@ impl Context {
         }
         let spec = request.spec.ok_or_else(|| invalid("spec", "a job needs a spec"))?;
         let spec = wish::job_spec(&spec, expected_uid).map_err(|r| to_status(&r))?;
-        validate::job_spec(&spec).map_err(|r| to_status(&r))?;
         let marker = random::hex::<16>().map_err(|e| Status::internal(e.to_string()))?;
         for _ in 0..ID_DRAWS_MAX {
             let id = random::job_id().map_err(|e| Status::internal(e.to_string()))?;

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod samples;
+mod settings;
 
 use std::fs;
 use std::path::Path;
@@ -55,6 +56,24 @@ fn fields_are_those_of_the_json<T: Document>(items: &[T]) {
             assert!(object.contains_key(*field), "no {field} in {text}");
         }
     }
+}
+
+/// The texts of all files of a folder.
+fn texts(folder: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.is_file()).map(|path| fs::read_to_string(path).unwrap()).collect()
+}
+
+#[test]
+fn each_json_has_a_golden_file() {
+    let (sources, golden) = (texts("src/json"), texts("golden/json"));
+    let schemas = sources.split("SCHEMA: &'static str = \"").skip(1);
+    let schemas: Vec<&str> = schemas.filter_map(|rest| rest.split('"').next()).collect();
+    assert!(schemas.len() > 40, "{schemas:?}");
+    let missing = |schema: &&&str| !golden.contains(&format!("\"{schema}\""));
+    let missing: Vec<_> = schemas.iter().filter(missing).collect();
+    assert!(missing.is_empty(), "no golden file has {missing:?}");
 }
 
 #[test]
