@@ -1,6 +1,6 @@
 //! The agents that are connected now, as the leader's memory knows them: never replicated.
 //!
-//! The link (`api::agents`) writes here; the scheduler's loops, the API and the tunnels read.
+//! The link (`api::link`) writes here; the scheduler's loops, the API and the tunnels read.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -172,7 +172,7 @@ impl Sessions {
         }
     }
 
-    /// How long ago each of `nodes` was heard by this process; `None` is never.
+    /// How long ago the node was heard by this process; `None` is never.
     pub fn silence(&self, node: &NodeName) -> Option<Duration> {
         self.table().heard.get(node).map(|(heard, _)| heard.elapsed())
     }

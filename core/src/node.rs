@@ -44,6 +44,8 @@ pub struct NodeFacts {
     pub cpu_millis: u64,
     /// Memory that jobs may share.
     pub memory_bytes: u64,
+    /// All that its agent reports. In the state, where [`Node::gpus`] names those that count on the node, only the cards
+    /// that still count on another one.
     pub gpus: Vec<Gpu>,
     pub links: Vec<GpuLink>,
     /// Why there is no GPU inventory, when there is none.

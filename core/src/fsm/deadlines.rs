@@ -22,6 +22,7 @@ impl Fsm {
     /// The next instant at which time alone changes something.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let others = self.paused.values().copied().chain(self.next_files_due());
+        let others = others.chain(self.cards_due());
         let changed = self.unsettled().into_iter().filter_map(|node| self.due_on(node));
         let mut first = others.chain(changed).min();
         // It is asked for after every change: of most nodes the earliest possible instant says enough.
@@ -37,7 +38,8 @@ impl Fsm {
     #[cfg(test)]
     pub(super) fn next_deadline_of_all(&self) -> Option<Timestamp> {
         let nodes = self.nodes.keys().filter_map(|node| self.due_on(node));
-        nodes.chain(self.paused.values().copied()).chain(self.next_files_due()).min()
+        let others = self.next_files_due().into_iter().chain(self.cards_due());
+        nodes.chain(self.paused.values().copied()).chain(others).min()
     }
 
     /// The next instant at which time alone changes something on the node.
@@ -96,6 +98,7 @@ impl Fsm {
         self.end_due_reservations(turn, now);
         self.start_due_reservations(turn);
         self.hand_out_due(turn);
+        self.settle_cards(turn);
         self.queue_paused(now);
         self.remove_due_files();
         self.lose_before_their_limit(turn);

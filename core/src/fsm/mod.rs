@@ -19,6 +19,7 @@ mod access;
 mod adoption;
 mod audit_log;
 mod authority;
+mod cards;
 mod checkpoints;
 mod clearing;
 mod cluster;

@@ -180,13 +180,14 @@ impl Fsm {
         reported
             .retain(|gpu| gpu.presence == Presence::Present || !self.is_forgotten(name, &gpu.uuid));
         let mut order = Vec::with_capacity(reported.len());
+        let mut elsewhere = Vec::new();
         for gpu in reported {
-            if let Some(other) = self.gpus.get(&gpu.uuid).map(|known| known.node.clone())
-                && other != *name
-                && !self.may_move(gpu, &other)
-            {
-                let what = format!("{} is also reported by {other}; ignored here", gpu.uuid);
-                turn.say(Event::NodeFactsChanged { node: name.clone(), what });
+            if let Some(why) = self.stays_elsewhere(name, &gpu.uuid) {
+                if !self.counts_elsewhere(name, &gpu.uuid) {
+                    let what = format!("{} does not count here yet: {why}", gpu.uuid);
+                    turn.say(Event::NodeFactsChanged { node: name.clone(), what });
+                }
+                elsewhere.push(gpu.clone());
                 continue;
             }
             self.take_gpu(turn, name, gpu, let_go);
@@ -199,7 +200,11 @@ impl Fsm {
             node.gpus.iter().filter(|uuid| !order.contains(uuid)).cloned().collect();
         order.extend(gone.iter().cloned());
         node.gpus = order;
-        node.facts = NodeFacts { gpus: Vec::new(), ..facts.clone() };
+        node.facts = NodeFacts { gpus: elsewhere, ..facts.clone() };
+        match node.facts.gpus.is_empty() {
+            true => self.cards_elsewhere.remove(name),
+            false => self.cards_elsewhere.insert(name.clone()),
+        };
         for uuid in gone {
             if let Some(gpu) = self.gpus.get_mut(&uuid).filter(|gpu| gpu.node == *name)
                 && gpu.presence != Presence::Lost
@@ -228,14 +233,13 @@ impl Fsm {
         known || facts.driver_released
     }
 
-    /// A card may turn up in another machine once it left the first and nobody holds it there.
-    fn may_move(&self, gpu: &Gpu, from: &NodeName) -> bool {
-        let left = self.gpus.get(&gpu.uuid).is_none_or(|known| known.presence == Presence::Lost);
-        let silent = self.nodes.get(from).is_none_or(|n| n.liveness == Liveness::Unreachable);
-        (left || silent) && !self.holds.contains_key(&gpu.uuid)
-    }
-
-    fn take_gpu(&mut self, turn: &mut Turn<'_>, name: &NodeName, gpu: &Gpu, let_go: bool) {
+    pub(super) fn take_gpu(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &NodeName,
+        gpu: &Gpu,
+        let_go: bool,
+    ) {
         let before = self.gpus.get(&gpu.uuid);
         let new_dirt = gpu.dirty.as_ref().filter(|_| before.is_none_or(|b| b.dirty.is_none()));
         let changed_presence = before

@@ -384,7 +384,7 @@ impl Fsm {
     }
 
     /// A job or a reservation, with its owner: people do not know attempts by their ids.
-    fn holder_text(&self, hold: &super::Hold) -> String {
+    pub(super) fn holder_text(&self, hold: &super::Hold) -> String {
         let Some(lease) = self.leases.get(&hold.lease) else { return hold.lease.to_string() };
         let holder = match &lease.holder {
             LeaseHolder::Allocation(allocation) => allocation.job().to_string(),

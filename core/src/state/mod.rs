@@ -69,6 +69,9 @@ pub struct Fsm {
     pub(crate) applied: u64,
     pub(crate) nodes: OnNodes<NodeName, Node>,
     pub(crate) gpus: OnNodes<GpuUuid, Gpu>,
+    /// Nodes with cards that still count on another node.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) cards_elsewhere: BTreeSet<NodeName>,
     /// What cards were called before, the oldest name first.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) former_names: BTreeMap<GpuUuid, Vec<FormerName>>,

@@ -192,7 +192,20 @@ fn history() -> World {
     slow_starts(&mut w);
     resumed(&mut w);
     administered(&mut w);
+    reported_twice(&mut w);
     w
+}
+
+/// A card that another node has is reported, and does not count there.
+fn reported_twice(w: &mut World) {
+    let boot = w.fsm.node(&node("titan01")).unwrap().facts.boot_id.clone();
+    let mut facts = super::world::facts("titan01", 4, &boot);
+    let is_heard = |name| w.fsm.node(name).is_some_and(|n| n.liveness == Liveness::Ready);
+    let mut others = w.fsm.gpus().values().filter(|gpu| gpu.node != node("titan01"));
+    let card = others.find(|gpu| gpu.presence == Presence::Present && is_heard(&gpu.node));
+    facts.gpus[3].uuid = card.unwrap().uuid.clone();
+    w.report("titan01", Report::Facts { facts }).unwrap();
+    assert_eq!(w.fsm.node(&node("titan01")).unwrap().facts.gpus.len(), 1);
 }
 
 /// A node is closed, emptied and opened again.

@@ -1,11 +1,13 @@
 //! Nodes: reboots, identities, moved GPUs, operators.
 
-use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, sticky, training};
+use super::world::{
+    World, agent, bad, facts, gpu, job, node, person, plain, res, sticky, training,
+};
 use crate::actor::{Actor, AuthMethod};
 use crate::allocation::AttemptEnd;
 use crate::command::{
     AccessCommand, ClusterCommand, Command, CreateJoinToken, GpuCommand, NodeCommand, Report,
-    TokenCommand,
+    ReservationCommand, TokenCommand,
 };
 use crate::event::Event;
 use crate::gpu::Presence;
@@ -193,6 +195,34 @@ fn a_gpu_may_move_once_it_left() {
     w.give(agent("titan02"), command).unwrap();
     assert_eq!(w.fsm.gpu(&gpu("titan01", 3)).unwrap().node, node("titan02"));
     assert!(!w.fsm.node(&node("titan01")).unwrap().gpus.contains(&gpu("titan01", 3)));
+}
+
+#[test]
+fn a_card_that_is_promised_moves_when_the_promise_is_over() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r1", 4, Millis::hours(24), Millis::hours(1)).unwrap();
+    w.report("titan01", Report::Facts { facts: facts("titan01", 3, "boot-1") }).unwrap();
+    let mut second = facts("titan02", 1, "boot-1");
+    second.gpus[0].uuid = gpu("titan01", 3);
+    let command =
+        Command::Node(NodeCommand::Register { node: node("titan02"), facts: Box::new(second) });
+    w.give(agent("titan02"), command).unwrap();
+    let on = |w: &World| w.fsm.gpu(&gpu("titan01", 3)).unwrap().node.to_string();
+    assert_eq!(on(&w), "titan01");
+    let said: Vec<String> = w.last.iter().map(|event| w.sentence(event)).collect();
+    assert!(said.iter().any(|s| s.contains("is promised to res-r1 of ada on titan01")), "{said:?}");
+    // Nobody else is promised it meanwhile, on either node.
+    let r2 = w.reserve("bob", "r2", 1, Millis::hours(24), Millis::hours(1));
+    assert!(r2.is_err(), "{r2:?}");
+
+    w.give(person("ada"), Command::Reservation(ReservationCommand::Release { id: res("r1") }))
+        .unwrap();
+    assert!(w.fsm.next_deadline().is_some_and(|at| at <= w.now), "{:?}", w.fsm.next_deadline());
+    w.pass(Millis::ZERO);
+    assert_eq!(on(&w), "titan02");
+    assert_eq!(w.fsm.node(&node("titan02")).unwrap().gpus, [gpu("titan01", 3)]);
+    assert!(w.fsm.node(&node("titan02")).unwrap().facts.gpus.is_empty());
+    w.fsm.check_invariants().unwrap();
 }
 
 #[test]

@@ -60,6 +60,12 @@ enum Step {
     Cancel {
         which: usize,
     },
+    /// A card of one machine turns up in another one, after it left the first, or before.
+    Move {
+        on: usize,
+        slot: usize,
+        left: bool,
+    },
     Schedule,
     Start {
         which: usize,
@@ -161,6 +167,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3_usize).prop_map(|on| Step::Reboot { on }),
         1 => (0..3_usize, 0..4_usize, any::<bool>())
             .prop_map(|(on, slot, another)| Step::Swap { on, slot, another }),
+        2 => (0..3_usize, 0..4_usize, any::<bool>())
+            .prop_map(|(on, slot, left)| Step::Move { on, slot, left }),
         1 => (0..3_usize, 0..6_u32, any::<bool>())
             .prop_map(|(on, gpu, replace)| Step::Forget { on, gpu, replace }),
         1 => (0..3_usize).prop_map(|on| Step::Drain { on }),
@@ -280,6 +288,17 @@ fn take(w: &mut World, number: usize, step: &Step) {
                 agent(NODES[*on]),
                 Command::Node(NodeCommand::Register { node: node(NODES[*on]), facts }),
             ));
+        }
+        Step::Move { on, slot, left } => {
+            let (from, to) = (NODES[*on], NODES[(*on + 1) % NODES.len()]);
+            let mut before = facts(from, 4, &format!("boot-{number}"));
+            let card = before.gpus.remove(*slot);
+            if *left {
+                drop(w.report(from, Report::Facts { facts: before }));
+            }
+            let mut after = facts(to, 4, &format!("boot-{number}"));
+            (after.gpus[*slot].uuid, after.gpus[*slot].dirty) = (card.uuid, None);
+            drop(w.report(to, Report::Facts { facts: after }));
         }
         Step::Forget { on, gpu, replace } => {
             let named = w.fsm.gpu_named(NODES[*on], *gpu).map(|gpu| gpu.uuid.clone());
