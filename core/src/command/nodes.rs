@@ -1,4 +1,6 @@
 //! Commands about nodes: what admins decide, what the leader sees, what agents report.
+//!
+//! Removing a node and its certificates is in `access.rs`, rebooting it in `reboot.rs`.
 
 use serde::{Deserialize, Serialize};
 
