@@ -590,7 +590,7 @@ mod tests {
     fn hostile_configurations() {
         let good = [include_str!("../../packaging/examples/agent.toml")];
         fleet_hostile_bytes::throw_text_at(&good, |text| {
-            drop(Config::parse(Path::new("/etc/fleet/agent.toml"), text));
+            Config::parse(Path::new("/etc/fleet/agent.toml"), text).is_ok()
         });
     }
 }

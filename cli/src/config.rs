@@ -233,6 +233,6 @@ mod tests {
     #[test]
     fn hostile_configurations() {
         let good = [include_str!("../../packaging/examples/fleet.toml")];
-        fleet_hostile_bytes::throw_text_at(&good, |text| drop(parse(text)));
+        fleet_hostile_bytes::throw_text_at(&good, |text| parse(text).is_ok());
     }
 }

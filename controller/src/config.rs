@@ -254,7 +254,7 @@ mod tests {
     fn hostile_configurations() {
         let good = [include_str!("../../packaging/examples/controller.toml")];
         fleet_hostile_bytes::throw_text_at(&good, |text| {
-            drop(Config::parse(Path::new("/etc/fleet/controller.toml"), text));
+            Config::parse(Path::new("/etc/fleet/controller.toml"), text).is_ok()
         });
     }
 }

@@ -226,8 +226,10 @@ mod tests {
         fleet_hostile_bytes::throw_text_at(&good, |line| match parse(line) {
             Some(Notice::Checkpoint { path: text } | Notice::Status { text }) => {
                 assert!(!text.chars().any(char::is_control), "{text:?}");
+                true
             }
-            Some(Notice::Done) | None => {}
+            Some(Notice::Done) => true,
+            None => false,
         });
     }
 }

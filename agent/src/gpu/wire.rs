@@ -108,8 +108,8 @@ mod tests {
             r#"{"v":1,"absent":{"reason":"no driver"}}"#,
         ];
         throw_at(&good, |bytes| {
-            drop(serde_json::from_slice::<WireLine<Message>>(bytes));
-            drop(serde_json::from_slice::<WireLine<Request>>(bytes));
+            serde_json::from_slice::<WireLine<Message>>(bytes).is_ok()
+                | serde_json::from_slice::<WireLine<Request>>(bytes).is_ok()
         });
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Each crate that decodes such bytes calls [`throw_at`] in a test, with a few good inputs and the decoder. A quarter of the
 //! cases are bytes by chance; the others are good inputs that were damaged, as those get further into a decoder. A panic, an
-//! endless loop that ends at last, or a broken promise of the decoder fails the test with the smallest input that does it.
+//! input that takes longer than [`TOOK_MAX`], or a broken promise of the decoder fails the test with the smallest input that
+//! does it. So does a good input that the decoder refuses: what is made of it would prove nothing.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,10 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 /// Inputs for each decoder in each run. SECURITY.md says the same number.
 pub const CASES: u32 = 1_000;
 
-/// Longest input by chance. Damaged ones are as long as the good ones.
+/// Longest input by chance. Damaged ones may be longer: they are good ones, with parts that were repeated or added.
 const RANDOM_BYTES_MAX: usize = 2_048;
 
-/// More than any decoder needs for so few bytes, on a busy machine.
+/// More than any decoder needs for so few bytes, on a busy machine. A loop without an end hangs the test instead.
 const TOOK_MAX: Duration = Duration::from_secs(20);
 
 /// Parts that decoders trip over: the ends of numbers, of lines, of texts and of nesting.
@@ -111,11 +112,14 @@ fn hostile(samples: &[Vec<u8>]) -> BoxedStrategy<Vec<u8>> {
     prop_oneof![1 => random, 3 => damaged].boxed()
 }
 
-/// Gives the decoder [`CASES`] hostile inputs. `samples` are good ones, which it must not panic over either.
+/// Gives the decoder [`CASES`] hostile inputs. It says whether it accepted the input, and must accept the `samples`.
 #[track_caller]
-pub fn throw_at<S: AsRef<[u8]>>(samples: &[S], decode: impl Fn(&[u8])) {
+pub fn throw_at<S: AsRef<[u8]>>(samples: &[S], decode: impl Fn(&[u8]) -> bool) {
     let samples: Vec<Vec<u8>> = samples.iter().map(|one| one.as_ref().to_vec()).collect();
-    samples.iter().for_each(|sample| decode(sample));
+    for (number, sample) in (1..).zip(&samples) {
+        let begins = String::from_utf8_lossy(&sample[..sample.len().min(60)]);
+        assert!(decode(sample), "good input {number} is refused; it begins {begins:?}");
+    }
     let config =
         ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
     let tried = TestRunner::new(config).run(&hostile(&samples), |bytes| {
@@ -133,7 +137,7 @@ pub fn throw_at<S: AsRef<[u8]>>(samples: &[S], decode: impl Fn(&[u8])) {
 
 /// The same for a decoder of text; what is no UTF-8 is replaced as a lossy reader does it.
 #[track_caller]
-pub fn throw_text_at<S: AsRef<str>>(samples: &[S], decode: impl Fn(&str)) {
+pub fn throw_text_at<S: AsRef<str>>(samples: &[S], decode: impl Fn(&str) -> bool) {
     let samples: Vec<&[u8]> = samples.iter().map(|one| one.as_ref().as_bytes()).collect();
     throw_at(&samples, |bytes| decode(&String::from_utf8_lossy(bytes)));
 }
@@ -152,9 +156,18 @@ mod tests {
             if let Some((length, rest)) = bytes.split_first() {
                 assert!(rest.len() >= usize::from(*length), "cut");
             }
+            true
         };
         let thrown = || throw_at(&[good], trusting);
         assert!(catch_unwind(AssertUnwindSafe(thrown)).is_err());
+    }
+
+    #[test]
+    fn a_good_input_that_is_refused_is_named() {
+        let thrown = || throw_at(&["{}", "[] of old"], |bytes| bytes == b"{}");
+        let said = catch_unwind(AssertUnwindSafe(thrown)).unwrap_err();
+        let said = said.downcast_ref::<String>().map(String::as_str);
+        assert_eq!(said, Some("good input 2 is refused; it begins \"[] of old\""));
     }
 
     #[test]
@@ -163,6 +176,7 @@ mod tests {
         throw_at(&[b"{\"schema\":\"fleet\",\"index\":17}"], |bytes| {
             all.set(all.get() + 1);
             near.set(near.get() + u32::from(bytes.starts_with(b"{\"schema\":")));
+            true
         });
         assert_eq!(all.get(), CASES + 1);
         assert!(near.get() > CASES / 4, "{} of {}", near.get(), all.get());

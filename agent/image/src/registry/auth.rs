@@ -240,6 +240,6 @@ mod tests {
             "Basic realm=\"x\"",
         ];
         assert!(matches!(demand(good[0]), Some(Demand::Bearer { .. })));
-        throw_text_at(&good, |text| drop(demand(text)));
+        throw_text_at(&good, |text| demand(text).is_some());
     }
 }

@@ -372,7 +372,7 @@ fn the_images_own_library_folder_is_found_and_no_other_ones() {
 #[test]
 fn hostile_descriptions() {
     fleet_hostile_bytes::throw_text_at(&[GENERATED], |text| {
-        drop(parse(text, Format::Yaml));
-        drop(parse(text, Format::Json));
+        let json = parse(text, Format::Json).is_ok();
+        parse(text, Format::Yaml).is_ok() | json
     });
 }

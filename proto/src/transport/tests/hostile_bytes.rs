@@ -2,6 +2,7 @@
 
 use fleet_hostile_bytes::{throw_at, throw_text_at};
 use prost::Message;
+use rcgen::{KeyPair, SigningKey as _};
 
 use super::fixture::{Ca, Leaf};
 use crate::convert::wish;
@@ -16,6 +17,11 @@ use crate::transport::user::{from_line, to_line};
 use crate::transport::{Address, Identity, JoinToken, Secret, SpkiPin};
 use crate::v1;
 
+/// Whether these bytes are this message, with nothing that it would not write again.
+fn is_whole<M: Message + Default>(bytes: &[u8]) -> bool {
+    M::decode(bytes).is_ok_and(|message| message.encode_to_vec() == bytes)
+}
+
 #[test]
 fn certificates() {
     let ca = Ca::new();
@@ -23,24 +29,28 @@ fn certificates() {
     let signs = |der: &[u8]| is_signed_by(der, &ca.der).unwrap_or(false);
     assert!(signs(&leaf));
     throw_at(&[leaf.to_vec(), ca.der.to_vec()], |der| {
-        drop(PeerCertificate::parse(der));
-        drop(key_pin_of(der));
-        drop(validity_of(der));
-        drop(is_authority(der));
+        let peer = PeerCertificate::parse(der).is_ok();
+        let authority = is_authority(der).unwrap_or(false);
+        let read = key_pin_of(der).is_ok() & validity_of(der).is_ok();
         // What is not signed, around it, may differ.
         let pins = [&leaf, &ca.der].map(|good| key_pin_of(good).ok());
         assert!(!signs(der) || pins.contains(&key_pin_of(der).ok()), "a forged one");
         drop(verify_audit_signature(der, &leaf, b"text", b"signature"));
         drop(verify_audit_signature(&ca.der, der, b"text", b"signature"));
+        signs(der) && read && (peer || authority)
     });
 }
 
 #[test]
 fn signatures() {
     let ca = Ca::new();
-    let (leaf, _) = ca.leaf(&Leaf::of("fleet://fleet-testtest/audit/c1", &[]));
-    throw_at(&[[0x30, 0x06, 2, 1, 1, 2, 1, 1]], |signature| {
-        assert!(verify_audit_signature(&ca.der, &leaf, b"text", signature).is_err());
+    let (leaf, key) = ca.leaf(&Leaf::of("fleet://fleet-testtest/audit/c1", &[]));
+    let good = KeyPair::from_pem(&key).unwrap().sign(b"text").unwrap();
+    throw_at(&[&good], |signature| {
+        let verifies = verify_audit_signature(&ca.der, &leaf, b"text", signature).is_ok();
+        assert_eq!(verifies, signature == good, "a forged one");
+        assert!(verify_audit_signature(&ca.der, &leaf, b"another text", signature).is_err());
+        verifies
     });
 }
 
@@ -50,10 +60,13 @@ fn files_of_certificates_and_keys() {
     let (leaf, key) = ca.leaf(&Leaf::node("titan01"));
     let (authority, leaf) = (certificate_pem(&ca.der), certificate_pem(&leaf));
     throw_text_at(&[&authority, &leaf, &key], |pem| {
-        drop(OwnKey::from_pem(&Secret::new(pem.to_owned())));
-        drop(Credentials::from_pem(pem.as_bytes(), key.as_bytes(), authority.as_bytes()));
-        drop(Credentials::from_pem(leaf.as_bytes(), pem.as_bytes(), authority.as_bytes()));
-        drop(Credentials::from_pem(leaf.as_bytes(), key.as_bytes(), pem.as_bytes()));
+        let own = OwnKey::from_pem(&Secret::new(pem.to_owned())).is_ok();
+        let load = |leaf: &str, key: &str, authority: &str| {
+            Credentials::from_pem(leaf.as_bytes(), key.as_bytes(), authority.as_bytes()).is_ok()
+        };
+        let loaded =
+            [load(pem, &key, &authority), load(&leaf, pem, &authority), load(&leaf, &key, pem)];
+        own && loaded[1] || loaded[0] || loaded[2]
     });
 }
 
@@ -63,19 +76,19 @@ fn tokens_addresses_and_identities() {
     let pin = ca.pin().to_string();
     let good = ["fleet://fleet-a/node/titan01", "fleet.lab.example:7443", "[::1]:7443", &pin];
     throw_text_at(&good, |text| {
-        drop(text.parse::<JoinToken>());
-        drop(text.parse::<SpkiPin>());
-        drop(text.parse::<Address>());
-        if let Ok(identity) = text.parse::<Identity>() {
-            assert_eq!(identity.to_string(), text);
-        }
+        let identity = text.parse::<Identity>().ok().map(|identity| identity.to_string());
+        assert!(identity.as_ref().is_none_or(|identity| identity == text), "{identity:?}");
+        text.parse::<JoinToken>().is_ok()
+            | text.parse::<SpkiPin>().is_ok()
+            | text.parse::<Address>().is_ok()
+            | identity.is_some()
     });
 }
 
 #[test]
 fn certificates_as_a_line_of_text() {
     let issued = v1::IssuedCertificate { certificate_der: vec![7; 300], ..Default::default() };
-    throw_text_at(&[to_line(&issued)], |line| drop(from_line(line)));
+    throw_text_at(&[to_line(&issued)], |line| from_line(line).is_some());
 }
 
 /// What users ask for: read from the wire, then checked.
@@ -92,17 +105,13 @@ fn requests_of_users() {
     let submit = v1::SubmitJobRequest { spec: Some(spec.clone()), ..Default::default() };
     let reserve = v1::CreateReservationRequest { gpus: spec.gpus.clone(), ..Default::default() };
     throw_at(&[submit.encode_to_vec(), reserve.encode_to_vec(), spec.encode_to_vec()], |bytes| {
-        if let Ok(request) = v1::SubmitJobRequest::decode(bytes)
-            && let Some(spec) = &request.spec
-        {
-            drop(wish::job_spec(spec, Some(1_000)));
-        }
-        if let Ok(spec) = v1::JobSpec::decode(bytes) {
-            drop(wish::job_spec(&spec, None));
-        }
-        if let Ok(request) = v1::CreateReservationRequest::decode(bytes) {
-            drop(wish::gpus(request.gpus.as_ref()));
-        }
+        let submitted = v1::SubmitJobRequest::decode(bytes).ok().and_then(|request| request.spec);
+        let submitted = submitted.is_some_and(|spec| wish::job_spec(&spec, Some(1_000)).is_ok());
+        let wished = v1::JobSpec::decode(bytes);
+        let wished = wished.is_ok_and(|spec| wish::job_spec(&spec, None).is_ok());
+        let reserved = v1::CreateReservationRequest::decode(bytes);
+        let reserved = reserved.is_ok_and(|request| wish::gpus(request.gpus.as_ref()).is_ok());
+        submitted | wished | reserved
     });
 }
 
@@ -121,18 +130,52 @@ fn answers_of_controllers() {
         drop(v1::Checkpoint::decode(bytes).map(json::checkpoint::Checkpoint::from));
         drop(v1::Explanation::decode(bytes).map(json::story::Story::from));
         drop(v1::Status::decode(bytes).map(json::status::Status::from));
+        is_whole::<v1::Job>(bytes) | is_whole::<v1::Node>(bytes) | is_whole::<v1::Gpu>(bytes)
     });
 }
 
 /// What agents and controllers send each other, as far as the wire format goes.
 #[test]
 fn messages_of_agents() {
-    let hello = v1::AgentMessage::default().encode_to_vec();
-    throw_at(&[hello], |bytes| {
-        drop(v1::AgentMessage::decode(bytes));
-        drop(v1::ControllerMessage::decode(bytes));
+    let allocation = "alloc-4k7wq2-1".to_owned();
+    let process = v1::MeasuredProcess { pid: 7, name: "python3".to_owned(), ..Default::default() };
+    let heartbeat = v1::AgentHeartbeat {
+        sent_boottime_ms: 5,
+        gpus: vec![v1::MeasuredGpu {
+            uuid: "GPU-1".to_owned(),
+            utilization_percent: Some(3),
+            processes: vec![process],
+            ..Default::default()
+        }],
+        allocations: vec![allocation.clone()],
+        jobs: vec![v1::MeasuredJob {
+            allocation: allocation.clone(),
+            r#use: Some(v1::JobUse { cpu_usec: Some(9), ..Default::default() }),
+        }],
+        ..Default::default()
+    };
+    let heartbeat =
+        v1::AgentMessage { message: Some(v1::agent_message::Message::Heartbeat(heartbeat)) };
+    let ordered = |message| v1::ControllerMessage { message: Some(message) }.encode_to_vec();
+    let desired = ordered(v1::controller_message::Message::Desired(v1::Desired {
+        incarnation: 1,
+        term: 2,
+        applied_index: 3,
+        desired_json: b"{\"jobs\":[]}".to_vec(),
+    }));
+    let output = v1::TunnelOutput { tail_lines: 10, follow: true, ..Default::default() };
+    let tunnel = ordered(v1::controller_message::Message::OpenTunnel(v1::OpenTunnel {
+        tunnel_id: "tunnel-1".to_owned(),
+        allocation,
+        purpose: Some(v1::open_tunnel::Purpose::Output(output)),
+    }));
+    throw_at(&[heartbeat.encode_to_vec(), desired, tunnel], |bytes| {
         drop(v1::JoinRequest::decode(bytes));
         drop(v1::RaftRequest::decode(bytes));
         drop(v1::NodeStatus::decode(bytes).map(json::local::NodeStatus::from));
+        let sent = v1::AgentMessage::decode(bytes).ok().and_then(|message| message.message);
+        let got = v1::ControllerMessage::decode(bytes).ok().and_then(|message| message.message);
+        let known = sent.is_some() | got.is_some();
+        known && is_whole::<v1::AgentMessage>(bytes) | is_whole::<v1::ControllerMessage>(bytes)
     });
 }
