@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use fleet_page_commands::on_the_pages;
@@ -17,7 +17,7 @@ use fleet_tests::programs;
 use fleet_tests::steps::Steps;
 use fleet_tests::wait::SOON;
 
-/// Lines that are not run here, and why.
+/// Lines that are not run here, and why. A file or folder that a reason names has the verb and the flags of its line.
 const READ: &[(&str, &str)] = &[
     ("fleet controller ca rotate", "it takes minutes: tests/it/rotation.rs runs it"),
     ("fleet controller add", "tests/it/membership.rs runs it"),
@@ -46,10 +46,7 @@ const READ: &[(&str, &str)] = &[
     ("fleet node enforce titan01 on", "it is for the whole machine: tests/it/enforcement.rs"),
     ("fleet node enforce titan01 on --yes", "it is for the whole machine: tests/it/enforcement.rs"),
     ("fleet ssh", "the lab has no sshd: tests/vm"),
-    (
-        "fleet reserve -G 2 --with bob,eve",
-        "the machine has no such users: tests/it/reservations.rs",
-    ),
+    ("fleet reserve -G 2 --with bob,eve", "the machine has no such users: tests/it/ending.rs"),
     ("fleet run -G 1 -- nvidia-smi", "there is no card"),
     (
         "fleet run -G 1 --image nvcr.io/nvidia/cuda:12.4.1-base-ubuntu22.04 -- nvidia-smi",
@@ -63,10 +60,13 @@ const READ: &[(&str, &str)] = &[
         "the node must be silent: tests/it/consent.rs",
     ),
     ("fleet-agent grant ada --gpu 3 -t 4h --reason \"the paper is due\"", "tests/it/alone.rs"),
-    ("fleet-agent revoke res-0f3a…", "tests/it/alone.rs"),
+    (
+        "fleet-agent revoke res-0f3a…",
+        "a test of the agent's calendar only, not of the program: agent/node/src/tests.rs",
+    ),
     ("fleet-agent enforce warn --reason \"nobody can be asked\"", "tests/it/alone.rs"),
     ("fleet node reboot titan01 --when-empty --reason \"new kernel\"", "it reboots: tests/vm"),
-    ("fleet node reboot titan01 --cancel", "nothing to cancel: tests/vm"),
+    ("fleet node reboot titan01 --cancel", "nothing to cancel: tests/it/eviction.rs"),
 ];
 
 /// One job of the pages, shortened: it ends at once, or waits until the test removes the file.
@@ -132,6 +132,44 @@ impl Typist<'_> {
     fn call(&self, name: &'static str, is: &str) {
         self.names.borrow_mut().push((name, is.trim().to_owned()));
     }
+}
+
+/// The names of the verbs and the flags of a line: they stand in each test that types it.
+fn verbs_and_flags(line: &str) -> Vec<&str> {
+    let own = line.split(" -- ").next().unwrap_or(line);
+    let mut words = own.split_whitespace();
+    let deep = words.next() == Some("fleet");
+    let plain = |word: &&str| {
+        !word.starts_with('-') && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
+    };
+    let verbs = words.clone().take_while(plain).take(if deep { usize::MAX } else { 1 });
+    verbs.chain(words.filter(|word| word.starts_with("--"))).collect()
+}
+
+/// The text of a file, or of the Rust files of a folder.
+fn text_of(path: &Path) -> Result<String> {
+    if path.is_file() {
+        return Ok(fs::read_to_string(path)?);
+    }
+    let entries = fs::read_dir(path).with_context(|| format!("{} is gone", path.display()))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let paths = paths.filter(|path| path.extension().is_some_and(|ending| ending == "rs"));
+    Ok(paths.map(fs::read_to_string).collect::<std::io::Result<Vec<_>>>()?.concat())
+}
+
+#[test]
+fn what_the_reasons_name_has_the_commands() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no parent")?;
+    for (line, why) in READ {
+        for named in why.split_whitespace().filter(|word| word.contains('/')) {
+            let path = named.trim_end_matches([':', ',']);
+            let text = text_of(&root.join(path)).with_context(|| format!("`{line}`: {why}"))?;
+            let lacks: Vec<&str> =
+                verbs_and_flags(line).into_iter().filter(|word| !text.contains(word)).collect();
+            ensure!(lacks.is_empty(), "`{line}`: {path} has no {lacks:?}");
+        }
+    }
+    Ok(())
 }
 
 #[test]
