@@ -90,7 +90,7 @@ pub(crate) fn shipped_links(list: &str, pages: &[SourceFile]) -> Vec<Violation> 
         let within = |entry: &&str| {
             path.strip_prefix(*entry).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        entries.iter().any(|entry| within(entry))
+        entries.iter().any(within)
     };
     let mut violations = Vec::new();
     for page in pages.iter().filter(|page| shipped(&page.path)) {

@@ -46,6 +46,20 @@ pub fn on_the_pages(program: &str) -> Vec<Shown> {
     pages().iter().flat_map(|(page, text)| shown(program, page, text)).collect()
 }
 
+/// Lines of a page, outside of its blocks of code, with a backquote that has no partner: a command there would be missed.
+pub fn lonely_backquotes(page: &str, text: &str) -> Vec<String> {
+    let mut in_block = false;
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+        } else if !in_block && line.matches('`').count() % 2 == 1 {
+            found.push(format!("{page}:{number}: {line}"));
+        }
+    }
+    found
+}
+
 /// The commands of this program on one page: the lines of code, and what a sentence has between backquotes.
 pub fn shown(program: &str, page: &str, text: &str) -> Vec<Shown> {
     let begins = |text: &str| text.strip_prefix(program).is_some_and(|rest| rest.starts_with(' '));
@@ -153,6 +167,13 @@ pub fn all_can_be_typed(
     (blocks, all): (usize, usize),
     put_right: impl Fn(Vec<OsString>) -> Vec<OsString>,
 ) {
+    let lonely: Vec<String> =
+        pages().iter().flat_map(|(page, text)| lonely_backquotes(page, text)).collect();
+    assert!(
+        lonely.is_empty(),
+        "code between backquotes stands on one line:\n{}",
+        lonely.join("\n")
+    );
     let program = parser.get_name().to_owned();
     let found = on_the_pages(&program);
     let in_blocks = found.iter().filter(|shown| !shown.in_a_sentence).count();
@@ -184,4 +205,16 @@ pub fn words(line: &str) -> Vec<String> {
 /// Stands for something: `NODE`, `TIME`, `SRC:DST`, `…`.
 fn stands_for_something(word: &str) -> bool {
     word.contains('…') || word.contains("...") || word.chars().any(|c| c.is_ascii_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_that_continues_on_the_next_line_is_found() {
+        let page = "Type `fleet ps` and `fleet\nstatus` here.\n```\necho `date\n```\n`a` `b`\n";
+        let found = lonely_backquotes("a.md", page);
+        assert_eq!(found, ["a.md:1: Type `fleet ps` and `fleet", "a.md:2: status` here."]);
+    }
 }
