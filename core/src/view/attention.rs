@@ -3,8 +3,10 @@
 //! A node that is drained shows who has its GPUs, as any other; a GPU that is not well shows its job. `fleet status` asks
 //! here for a line about either. Nothing here changes anything.
 
+use std::cmp::Reverse;
+
 use crate::gpu::GpuName;
-use crate::health::{Condition, ConditionStatus, Severity};
+use crate::health::{Condition, Severity, Subject};
 use crate::id::JobId;
 use crate::lease::LeaseHolder;
 use crate::name::{NodeName, UserName};
@@ -21,7 +23,7 @@ pub struct Emptying {
     pub reservations: usize,
 }
 
-/// A GPU that is not well, under a job that runs.
+/// A GPU with a condition of its own that keeps new work away, under a job that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnwellUnderJob {
     pub gpu: GpuName,
@@ -46,15 +48,16 @@ pub fn emptying(fsm: &Fsm) -> Few<Emptying> {
     left.collect()
 }
 
-/// GPUs that are degraded or worse while a job has them.
+/// GPUs that are degraded or worse while a job has them, the worst first.
 pub fn unwell_under_jobs(fsm: &Fsm) -> Few<UnwellUnderJob> {
     // Most nodes have no condition: their attempts are not searched.
-    let unwell = |node: &&Node| node.conditions.iter().any(|one| holds(one).is_some());
+    let unwell = |node: &&Node| node.conditions.iter().any(|one| of_gpu(one).is_some());
     let nodes = fsm.nodes().values().filter(unwell);
     let attempts = nodes.flat_map(|node| fsm.allocations_on(&node.name).map(move |a| (node, a)));
     let found = attempts.flat_map(|(node, attempt)| {
         attempt.gpus.iter().filter_map(move |uuid| {
-            let worst = node.conditions_for(uuid).filter_map(holds).max_by_key(|c| c.severity)?;
+            let own = node.conditions_for(uuid).filter_map(of_gpu);
+            let worst = own.max_by_key(|c| c.severity)?;
             Some(UnwellUnderJob {
                 gpu: fsm.gpu_name(uuid)?,
                 severity: worst.severity,
@@ -64,13 +67,16 @@ pub fn unwell_under_jobs(fsm: &Fsm) -> Few<UnwellUnderJob> {
             })
         })
     });
-    found.collect()
+    let mut found: Vec<_> = found.collect();
+    found.sort_by_key(|one| Reverse(one.severity));
+    found.into_iter().collect()
 }
 
-/// The condition, if it keeps new work away.
-fn holds(condition: &Condition) -> Option<&Condition> {
+/// The condition, if it holds, is of a GPU, and keeps new work away. One of the node says nothing about its GPUs.
+fn of_gpu(condition: &Condition) -> Option<&Condition> {
     let bad = condition.severity >= Severity::Degraded;
-    (bad && condition.status != ConditionStatus::False).then_some(condition)
+    let own = matches!(condition.subject, Subject::Gpu(_));
+    (own && bad && condition.is_active()).then_some(condition)
 }
 
 #[cfg(test)]
@@ -113,5 +119,38 @@ mod tests {
         story.tell("degraded titan01:0");
         let said = unwell_under_jobs(&story.fsm).to_string();
         assert_eq!(said, "titan01:0 is degraded (test_1) under job-a of ada");
+    }
+
+    #[test]
+    fn a_condition_of_the_node_or_an_unknown_one_is_no_fault_of_its_gpus() {
+        let mut story = Story::new();
+        story.tell(
+            "node titan01 v100*2
+             run job-a ada 1@titan01 2h
+             place
+             start job-a
+             unsure titan01
+             unsure titan01:0
+             degraded titan01",
+        );
+        assert_eq!(unwell_under_jobs(&story.fsm).to_string(), "");
+    }
+
+    #[test]
+    fn a_fatal_fault_comes_first() {
+        let mut story = Story::new();
+        story.tell(
+            "node titan01 v100*2
+             run job-a ada 2@titan01 2h
+             place
+             start job-a
+             degraded titan01:0
+             degraded titan01:1
+             fatal titan01:1",
+        );
+        assert_eq!(
+            unwell_under_jobs(&story.fsm).to_string(),
+            "titan01:1 has a fatal fault (test_2) under job-a of ada, titan01:0 is degraded (test_0) under job-a of ada"
+        );
     }
 }

@@ -259,6 +259,16 @@ impl Story {
 
     /// `titan01` or `titan01:0` becomes ill.
     fn ill(&mut self, what: &str, severity: Severity, message: String) {
+        self.condition(what, ConditionStatus::True, severity, message);
+    }
+
+    fn condition(
+        &mut self,
+        what: &str,
+        status: ConditionStatus,
+        severity: Severity,
+        message: String,
+    ) {
         let subject = match what.contains(':') {
             true => Subject::Gpu(uuid(what)),
             false => Subject::Node,
@@ -268,7 +278,7 @@ impl Story {
         conditions.push(Condition {
             subject,
             kind: format!("test_{}", conditions.len()),
-            status: ConditionStatus::True,
+            status,
             severity,
             reason: "test".to_owned(),
             message,
@@ -582,6 +592,10 @@ impl Story {
             ["notice", what] => self.ill(what, Severity::Notice, "warm".to_owned()),
             ["degraded", what] => self.ill(what, Severity::Degraded, "pages".to_owned()),
             ["fatal", what] => self.ill(what, Severity::Fatal, "off the bus".to_owned()),
+            ["unsure", what] => {
+                let status = ConditionStatus::Unknown;
+                self.condition(what, status, Severity::Degraded, "silent".to_owned());
+            }
             other => panic!("no such line: {other:?}"),
         }
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::few;
+use crate::health::Severity;
 use crate::reason::Few;
 use crate::view::attention::{Emptying, UnwellUnderJob};
 
@@ -25,7 +26,11 @@ impl fmt::Display for Emptying {
 impl fmt::Display for UnwellUnderJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { gpu, severity, why, job, owner } = self;
-        write!(f, "{gpu} is {} ({why}) under {job} of {owner}", severity.word())
+        let how = match severity {
+            Severity::Fatal => "has a fatal fault",
+            Severity::Degraded | Severity::Notice => "is degraded",
+        };
+        write!(f, "{gpu} {how} ({why}) under {job} of {owner}")
     }
 }
 
