@@ -16,7 +16,7 @@ pub struct Owners {
     pub as_user: AsUser,
 }
 
-/// The GPUs of this node: the driver, who may open them, who is on them, and what becomes of those who may not be.
+/// The GPUs of this node: the driver, who may open them, who uses them, and what happens to users without a right to them.
 #[derive(Debug, Clone)]
 pub struct Gpus {
     pub driver: gpu::Handle,

@@ -28,7 +28,7 @@ const ROOM_EVERY: Duration = Duration::from_secs(5);
 /// How long a look that was asked for is waited for.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
-/// What others hold of it: the conditions that hold, as the task said last, and the way to have it look. Cheap to clone.
+/// For other parts of the agent: the conditions that the task found last, and a way to make it look now. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Handle {
     conditions: watch::Sender<Vec<Condition>>,
@@ -41,8 +41,8 @@ impl Handle {
         self.conditions.subscribe()
     }
 
-    /// Has the task look at the room of the node now. Returns when what is lacking is on its way to the controllers: before
-    /// the end of what failed for want of it.
+    /// Makes the task look at the room of the node now. Returns once what the node lacks is on its way to the
+    /// controllers. So they hear of a full disk before they hear of the attempt that failed because of it.
     pub(crate) async fn look_now(&self) {
         self.looks.now().await;
     }

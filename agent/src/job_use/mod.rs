@@ -6,6 +6,7 @@
 mod read;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,9 @@ use crate::attempts::Registry;
 /// Between two looks. Processor use is the mean of this time.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// An older value counts as unknown: a read can hang.
+const FRESH_FOR: Duration = LOOK_EVERY.saturating_mul(3);
+
 /// What an attempt uses. `None`: this kernel does not say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JobUse {
@@ -35,6 +39,7 @@ pub struct JobUse {
     pub memory_peak_bytes: Option<u64>,
     /// From block devices, since its start.
     pub read_bytes: Option<u64>,
+    /// Unknown on cgroup v1.
     pub written_bytes: Option<u64>,
     /// Processes and threads.
     pub pids: Option<u64>,
@@ -54,7 +59,7 @@ pub struct Stall {
 }
 
 impl JobUse {
-    /// As a heartbeat carries it. The time is the controller's to say.
+    /// As a heartbeat carries it. The controller puts in the time, by its own clock.
     fn to_wire(self) -> v1::JobUse {
         let percent = |stall: Option<Stall>| stall.map(|stall| stall.percent);
         v1::JobUse {
@@ -73,7 +78,8 @@ impl JobUse {
     }
 }
 
-type Seen = BTreeMap<AllocationId, JobUse>;
+/// What was read of each attempt, and when.
+type Seen = BTreeMap<AllocationId, (Instant, JobUse)>;
 
 /// What was seen last. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -87,18 +93,21 @@ impl Default for JobUses {
 }
 
 impl JobUses {
-    pub fn latest(&self) -> Arc<Seen> {
-        self.0.borrow().clone()
+    /// What the attempts use, as far as it was seen lately.
+    pub fn latest(&self) -> BTreeMap<AllocationId, JobUse> {
+        let (seen, now) = (self.0.borrow().clone(), Instant::now());
+        let fresh = |at: Instant| now.saturating_duration_since(at) <= FRESH_FOR;
+        let fresh = seen.iter().filter(|(_, (at, _))| fresh(*at));
+        fresh.map(|(id, (_, found))| (id.clone(), *found)).collect()
     }
 
     /// As a heartbeat carries it.
     pub fn to_wire(&self) -> Vec<v1::MeasuredJob> {
-        let seen = self.latest();
-        let one = |(id, found): (&AllocationId, &JobUse)| v1::MeasuredJob {
+        let one = |(id, found): (AllocationId, JobUse)| v1::MeasuredJob {
             allocation: id.to_string(),
             r#use: Some(found.to_wire()),
         };
-        seen.iter().map(one).collect()
+        self.latest().into_iter().map(one).collect()
     }
 }
 
@@ -131,7 +140,7 @@ impl Watcher {
                     let state = ShimState::read(registry.dir(id).path());
                     state.ok().flatten().map(|state| state.cgroup)
                 };
-                let seen = looker.look(&running, group_of, Instant::now());
+                let seen = looker.look(&running, group_of, Instant::now);
                 (looker, seen)
             });
             let seen;
@@ -159,6 +168,8 @@ struct Watched {
     group: Cgroup,
     /// Its processor time, and when that was.
     before: Option<(Instant, u64)>,
+    /// It could not be read, and the log says so.
+    warned: bool,
 }
 
 /// Where the groups of attempts are, and what they had used at the last look.
@@ -171,24 +182,36 @@ impl Looker {
         &mut self,
         running: &BTreeSet<AllocationId>,
         group_of: impl Fn(&AllocationId) -> Option<Cgroup>,
-        now: Instant,
+        now: impl Fn() -> Instant,
     ) -> Seen {
         self.0.retain(|id, _| running.contains(id));
         for id in running {
             if !self.0.contains_key(id)
                 && let Some(group) = group_of(id)
             {
-                self.0.insert(id.clone(), Watched { group, before: None });
+                self.0.insert(id.clone(), Watched { group, before: None, warned: false });
             }
         }
-        let read = self.0.iter_mut().map(|(id, watched)| (id.clone(), watched.look(now)));
-        read.filter(|(_, found)| *found != JobUse::default()).collect()
+        let read = self.0.iter_mut().map(|(id, watched)| {
+            // A read can take long: each group has its own time.
+            let now = now();
+            (id.clone(), (now, watched.look(id, now)))
+        });
+        read.filter(|(_, (_, found))| *found != JobUse::default()).collect()
     }
 }
 
 impl Watched {
-    fn look(&mut self, now: Instant) -> JobUse {
-        let found = read::read(&self.group);
+    fn look(&mut self, id: &AllocationId, now: Instant) -> JobUse {
+        // cgroups-rs panics at some contents of files: the other attempts stay known.
+        let found = catch_unwind(AssertUnwindSafe(|| read::read(&self.group)));
+        let found = found.unwrap_or_else(|_| {
+            if !self.warned {
+                tracing::warn!(%id, "cgroups-rs panics at its control group: what it uses is not known");
+            }
+            self.warned = true;
+            JobUse::default()
+        });
         let cpu_millis = self.before.zip(found.cpu_usec).and_then(|((then, usec), used)| {
             let usec = u128::from(used.checked_sub(usec)?);
             let passed = now.saturating_duration_since(then).as_micros();

@@ -1,6 +1,6 @@
 //! Reads what a control group has used, on cgroup v1, v2 and hybrid machines.
 //!
-//! Processor time, memory and processes come by way of cgroups-rs, whose controllers are made here from the directories
+//! Processor time, memory and processes are read by cgroups-rs, whose controllers are made here from the directories
 //! of the group: it finds the root of no hierarchy by itself. It fills in 0 for what it cannot read, so a 0 of a group
 //! that has processes counts as unknown. I/O is read here, as cgroups-rs reads 0 bytes from every `io.stat`, and
 //! so is pressure, which it does not know (ADR 54).
@@ -28,10 +28,10 @@ pub(super) fn read(group: &Cgroup) -> JobUse {
     let memory = memory.map(|memory| memory.memory_stat());
     let pids = of("pids").map(|dir| PidController::new(dir.into(), dir.into(), is_v2));
     let (read_bytes, written_bytes) = match is_v2 {
-        true => unified.and_then(io_v2),
-        false => of("blkio").and_then(io_v1),
-    }
-    .unzip();
+        true => unified.and_then(io_v2).unzip(),
+        // v1 counts only writes that pass the page cache by, which are next to none.
+        false => (of("blkio").and_then(read_v1), None),
+    };
     // The tree of cgroup v2 counts processor time also beside v1 controllers.
     let cpu_usec =
         unified.and_then(cpu_v2).or_else(|| group.v1.get("cpuacct").and_then(|dir| cpu_v1(dir)));
@@ -74,19 +74,16 @@ fn io_v2(dir: &Path) -> Option<(u64, u64)> {
     Some((sum("rbytes="), sum("wbytes=")))
 }
 
-/// The same of v1, where the kernel counts what was written past the page cache only.
-fn io_v1(dir: &Path) -> Option<(u64, u64)> {
+/// Bytes read of all devices, on v1.
+fn read_v1(dir: &Path) -> Option<u64> {
     const FILES: [&str; 2] =
         ["blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_service_bytes"];
     let text = FILES.iter().find_map(|file| fs::read_to_string(dir.join(file)).ok())?;
-    let sum = |operation: &str| {
-        let values = text.lines().filter_map(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            (words.next()? == operation).then(|| words.next()?.parse::<u64>().ok())?
-        });
-        values.fold(0, u64::saturating_add)
-    };
-    Some((sum("Read"), sum("Write")))
+    let values = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        (words.next()? == "Read").then(|| words.next()?.parse::<u64>().ok())?
+    });
+    Some(values.fold(0, u64::saturating_add))
 }
 
 /// `some avg10=1.25 avg60=0.40 avg300=0.09 total=812345`. A kernel without PSI, or with `psi=0`, has no such file or

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 //! Files as kernels show them, in directories that stand for the hierarchies.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 
@@ -74,7 +75,7 @@ fn machine(tree: &Tree<'_>) -> (TempDir, Cgroup) {
     (root, group)
 }
 
-/// What the files above say, without pressure.
+/// What the files above say on cgroup v2, without pressure.
 fn expected() -> JobUse {
     JobUse {
         cpu_usec: Some(7_250_000),
@@ -87,36 +88,41 @@ fn expected() -> JobUse {
     }
 }
 
-fn with_pressure() -> JobUse {
+fn with_pressure(found: JobUse) -> JobUse {
     let stall = |percent, total_usec| Some(Stall { percent, total_usec });
     JobUse {
         cpu_stall: stall(13, 900_000),
         memory_stall: stall(0, 0),
         io_stall: stall(100, 12_345),
-        ..expected()
+        ..found
     }
+}
+
+/// v1 counts next to nothing of what is written.
+fn without_writes() -> JobUse {
+    JobUse { written_bytes: None, ..expected() }
 }
 
 #[test]
 fn a_unified_machine_says_all() {
     let (_root, group) = machine(&[("", "", UNIFIED)]);
-    assert_eq!(read::read(&group), with_pressure());
+    assert_eq!(read::read(&group), with_pressure(expected()));
 }
 
 #[test]
-fn a_machine_of_v1_says_all_but_pressure() {
+fn a_machine_of_v1_says_all_but_pressure_and_writes() {
     let (_root, group) = machine(&[
         ("cpu,cpuacct", "cpu,cpuacct", CPUACCT_V1),
         ("memory", "memory", MEMORY_V1),
         ("pids", "pids", PIDS_V1),
         ("blkio", "blkio", BLKIO_V1),
     ]);
-    assert_eq!(read::read(&group), expected());
+    assert_eq!(read::read(&group), without_writes());
 }
 
 /// Its cgroup2 tree has no controllers: processor time and pressure are there, all else is in the trees of v1.
 #[test]
-fn a_hybrid_machine_says_all() {
+fn a_hybrid_machine_says_all_but_writes() {
     let bare = |(name, _): &&(&str, &str)| name.ends_with("pressure") || *name == "cpu.stat";
     let bare: Vec<_> = UNIFIED.iter().filter(bare).copied().collect();
     let (_root, group) = machine(&[
@@ -126,7 +132,7 @@ fn a_hybrid_machine_says_all() {
         ("blkio", "blkio", BLKIO_V1),
         ("unified", "", &bare),
     ]);
-    assert_eq!(read::read(&group), with_pressure());
+    assert_eq!(read::read(&group), with_pressure(without_writes()));
 }
 
 #[test]
@@ -161,8 +167,10 @@ fn processor_use_is_the_mean_between_two_looks() {
     let (mut looker, start) = (Looker::default(), Instant::now());
     let mut look = |usec: u64, at: u64| {
         fs::write(&stat, format!("usage_usec {usec}\n")).unwrap();
-        let seen = looker.look(&running, |_| Some(group.clone()), start + Duration::from_secs(at));
-        seen[&id].cpu_millis
+        let now = start + Duration::from_secs(at);
+        let seen = looker.look(&running, |_| Some(group.clone()), || now);
+        assert_eq!(seen[&id].0, now);
+        seen[&id].1.cpu_millis
     };
     assert_eq!(look(1_000_000, 0), None, "one look is no mean");
     assert_eq!(look(8_500_000, 5), Some(1_500));
@@ -170,7 +178,7 @@ fn processor_use_is_the_mean_between_two_looks() {
     assert_eq!(look(8_500_000, 10), None, "no time has passed");
     assert_eq!(look(5, 15), None, "counted from the beginning again");
     let none = BTreeSet::new();
-    assert_eq!(looker.look(&none, |_| None, start), Seen::new());
+    assert_eq!(looker.look(&none, |_| None, || start), Seen::new());
     assert!(looker.0.is_empty());
 }
 
@@ -178,7 +186,52 @@ fn processor_use_is_the_mean_between_two_looks() {
 fn a_group_that_is_not_known_yet_is_left_out() {
     let running = BTreeSet::from([AllocationId::parse("alloc-a-1").unwrap()]);
     let mut looker = Looker::default();
-    assert_eq!(looker.look(&running, |_| None, Instant::now()), Seen::new());
+    assert_eq!(looker.look(&running, |_| None, Instant::now), Seen::new());
     let (_root, group) = machine(&[("", "", UNIFIED)]);
-    assert_eq!(looker.look(&running, |_| Some(group.clone()), Instant::now()).len(), 1);
+    assert_eq!(looker.look(&running, |_| Some(group.clone()), Instant::now).len(), 1);
+}
+
+#[test]
+fn each_group_has_the_time_of_its_own_read() {
+    let (_root, group) = machine(&[("", "", UNIFIED)]);
+    let ids = ["alloc-a-1", "alloc-b-1"].map(|id| AllocationId::parse(id).unwrap());
+    let (start, reads) = (Instant::now(), Cell::new(0));
+    let now = || {
+        reads.set(reads.get() + 1);
+        start + Duration::from_secs(reads.get())
+    };
+    let mut looker = Looker::default();
+    let seen = looker.look(&BTreeSet::from(ids.clone()), |_| Some(group.clone()), now);
+    assert_eq!(ids.map(|id| (seen[&id].0 - start).as_secs()), [1, 2]);
+}
+
+#[test]
+fn a_panic_of_cgroups_rs_costs_only_the_attempt_that_it_read() {
+    let odd =
+        [("memory.oom_control", "oom_kill_disable what\n"), ("memory.usage_in_bytes", "4096\n")];
+    let (_root, odd) = machine(&[("memory", "memory", &odd)]);
+    let (_other, good) = machine(&[("", "", UNIFIED)]);
+    let [first, second] = ["alloc-a-1", "alloc-b-1"].map(|id| AllocationId::parse(id).unwrap());
+    let group_of = |id: &AllocationId| Some(if *id == first { odd.clone() } else { good.clone() });
+    let mut looker = Looker::default();
+    let seen =
+        looker.look(&BTreeSet::from([first.clone(), second.clone()]), group_of, Instant::now);
+    assert_eq!(seen.keys().collect::<Vec<_>>(), [&second]);
+    assert!(looker.0[&first].warned && !looker.0[&second].warned);
+}
+
+#[test]
+fn values_of_a_read_that_hangs_are_unknown_after_three_looks() {
+    let ids = ["alloc-a-1", "alloc-b-1"].map(|id| AllocationId::parse(id).unwrap());
+    let now = Instant::now();
+    let before = |age: Duration| now.checked_sub(age).unwrap();
+    let seen = [
+        (ids[0].clone(), (before(LOOK_EVERY), expected())),
+        (ids[1].clone(), (before(LOOK_EVERY * 3 + Duration::from_millis(1)), expected())),
+    ];
+    let (_sender, receiver) = watch::channel(Arc::new(Seen::from(seen)));
+    let uses = JobUses(receiver);
+    assert_eq!(uses.latest(), BTreeMap::from([(ids[0].clone(), expected())]));
+    let sent: Vec<_> = uses.to_wire().into_iter().map(|one| one.allocation).collect();
+    assert_eq!(sent, ["alloc-a-1"]);
 }

@@ -39,7 +39,7 @@ const READ: Metric = Metric::counter(
 const WRITTEN: Metric = Metric::counter(
     "fleet_attempt_written_bytes_total",
     Unit::Bytes,
-    "Written to block devices by the attempt.",
+    "Written to block devices by the attempt; unknown on cgroup v1.",
 )
 .with(LABELS);
 const PIDS: Metric =
@@ -57,12 +57,12 @@ pub(super) const METRICS: [Metric; 7] = [CPU, MEMORY, MEMORY_PEAK, READ, WRITTEN
 
 const MICROS: f64 = 1_000_000.0;
 
-/// What is not known has no value.
+/// What is not known has no value, and an attempt without a known owner has none at all.
 pub(super) fn write(sights: &Sights, page: &mut Page<'_>) -> fmt::Result {
     let seen = sights.job_uses.latest();
-    let uses = seen.iter().map(|(id, found)| {
-        let owner = sights.registry.get(id).and_then(|shown| shown.owner);
-        ([id.to_string(), owner.map(|owner| owner.to_string()).unwrap_or_default()], found)
+    let uses = seen.iter().filter_map(|(id, found)| {
+        let owner = sights.registry.get(id)?.owner?;
+        Some(([id.to_string(), owner.to_string()], found))
     });
     let uses: Vec<([String; 2], &JobUse)> = uses.collect();
     let mut each = |metric: &Metric, value: fn(&JobUse) -> Option<u64>, unit: f64| {

@@ -79,13 +79,19 @@ pub(super) fn lines(in_use: &JobUse) -> [(&'static str, Option<String>); 5] {
         (
             "CPU use",
             joined([
-                in_use.cpu_millis.map(|millis| format!("{} cores now", cores(millis))),
+                in_use.cpu_millis.map(|millis| {
+                    let unit = if millis == 1_000 { "core" } else { "cores" };
+                    format!("{} {unit} now", cores(millis))
+                }),
                 cpu_time(in_use).map(|time| format!("{time} of CPU time")),
             ]),
         ),
         (
             "Memory use",
-            joined([sized(in_use.memory_bytes, "now"), sized(in_use.memory_peak_bytes, "at most")]),
+            joined([
+                in_use.memory_bytes.map(|bytes| format!("{} now", Bytes(bytes))),
+                in_use.memory_peak_bytes.map(|bytes| format!("peak {}", Bytes(bytes))),
+            ]),
         ),
         (
             "Disk use",
@@ -117,6 +123,14 @@ mod tests {
         });
         let shown: Vec<_> = lines(&idle).into_iter().filter_map(|(_, line)| line).collect();
         assert_eq!(shown, ["0 cores now", "0 B read", "none"]);
+        let busy = in_use(pb::JobUse {
+            cpu_millis: Some(1_000),
+            memory_bytes: Some(24 << 30),
+            memory_peak_bytes: Some(30 << 30),
+            ..pb::JobUse::default()
+        });
+        let shown: Vec<_> = lines(&busy).into_iter().filter_map(|(_, line)| line).collect();
+        assert_eq!(shown, ["1 core now", "24 GiB now, peak 30 GiB"]);
         let waits = in_use(pb::JobUse {
             cpu_stall_percent: Some(13),
             memory_stall_percent: Some(0),

@@ -18,7 +18,7 @@ pub struct JobUse {
     pub memory_peak_bytes: Option<u64>,
     /// Read from block devices since the attempt's start.
     pub read_bytes: Option<u64>,
-    /// Written to block devices since the attempt's start.
+    /// Written to block devices since the attempt's start; null on cgroup v1.
     pub written_bytes: Option<u64>,
     /// Its processes and threads.
     pub pids: Option<u64>,
