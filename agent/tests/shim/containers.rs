@@ -204,7 +204,7 @@ fn what_could_hurt_the_node_is_refused_with_its_field() {
     };
     let pair = |name: &str| (name.to_owned(), "x".to_owned());
     // All that such an id may hold and a control group's name may not.
-    let id = AllocationId::parse("alloc-a.b").unwrap();
+    let id = AllocationId::parse("alloc-a.b-1").unwrap();
     assert!(refuse(&|job| job.record.id = id.clone()).contains("allocation_id"));
     let in_image = |job: &mut Allocation| {
         let (path, config) = ("/nonexistent".into(), ImageConfig::default());

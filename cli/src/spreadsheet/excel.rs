@@ -4,6 +4,7 @@
 //! anything large is built. Dates are typed in a workbook and become ISO text: nobody has to guess their order.
 
 use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use calamine::{Data, DataRef, ExcelDateTime, Reader as _, SheetType, SheetVisible, Xlsx};
 use jiff::Span;
@@ -22,9 +23,9 @@ pub(super) struct Workbook<'a> {
 
 impl<'a> Workbook<'a> {
     pub(super) fn open(bytes: &'a [u8]) -> Result<Self, String> {
-        let book = Xlsx::new(Cursor::new(bytes));
-        let book = book.map(|book| Self { book, used: Used::default() });
-        book.map_err(|error| format!("a damaged .xlsx file: {error}"))
+        let damaged = |error| format!("a damaged .xlsx file: {error}");
+        let book = guarded(|| Xlsx::new(Cursor::new(bytes)).map_err(damaged))?;
+        Ok(Self { book, used: Used::default() })
     }
 
     /// The sheets that a person sees, in their order.
@@ -36,6 +37,10 @@ impl<'a> Workbook<'a> {
     }
 
     pub(super) fn cells(&mut self, sheet: &str) -> Result<Cells, String> {
+        guarded(|| self.read(sheet))
+    }
+
+    fn read(&mut self, sheet: &str) -> Result<Cells, String> {
         let since_1904 = self.book.has_1904_epoch();
         let damaged = |error| format!("sheet {sheet:?} is damaged: {error}");
         let mut cells = Cells::beside(self.used);
@@ -54,6 +59,13 @@ impl<'a> Workbook<'a> {
         self.used = cells.used();
         Ok(cells)
     }
+}
+
+/// calamine 0.38 works out the place of a cell without a look at how large it gets: where overflow is checked, a damaged
+/// reference such as `A99999999999` is a panic. That is a damaged file too, and no end of the program.
+fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let read = catch_unwind(AssertUnwindSafe(read));
+    read.unwrap_or_else(|_| Err("a damaged .xlsx file: it cannot be read".to_owned()))
 }
 
 /// Whether a number format such as `dd.mm.yyyy hh:mm` shows a time of day.

@@ -128,31 +128,49 @@ fn hostile_workbooks() {
     thrown(&[table], |text| open_document(&String::from_utf8_lossy(text)));
 }
 
+/// The parts of a workbook as a spreadsheet program writes it, by name.
+fn parts_of_a_workbook() -> Vec<(String, String)> {
+    let mut book = rust_xlsxwriter::Workbook::new();
+    let sheet = book.add_worksheet();
+    for (at, head) in (0..).zip(["user", "gpus", "start", "end"]) {
+        sheet.write(0, at, head).unwrap();
+    }
+    sheet.write(1, 0, "ada").unwrap();
+    sheet.write(1, 1, 2).unwrap();
+    for (at, day) in [(2, "2026-11-23"), (3, "2026-11-24")] {
+        let day = rust_xlsxwriter::ExcelDateTime::parse_from_str(day).unwrap();
+        let format = rust_xlsxwriter::Format::new().set_num_format("yyyy-mm-dd");
+        sheet.write_datetime_with_format(1, at, &day, &format).unwrap();
+    }
+    sheet.merge_range(3, 0, 3, 1, "", &rust_xlsxwriter::Format::new()).unwrap();
+    let bytes = book.save_to_buffer().unwrap();
+    let mut zip = zip::ZipArchive::new(std::io::Cursor::new(bytes)).unwrap();
+    let names: Vec<String> = zip.file_names().map(|name| name.unwrap().into_owned()).collect();
+    let text = |name: &String| std::io::read_to_string(zip.by_name(name).unwrap()).unwrap();
+    let texts: Vec<String> = names.iter().map(text).collect();
+    names.into_iter().zip(texts).collect()
+}
+
 #[test]
 fn hostile_workbooks_of_excel() {
-    let parts = [
-        (
-            "[Content_Types].xml",
-            "<Types xmlns=\"http://schemas.openxmlformats.org/package/2006/content-types\"/>",
-        ),
-        (
-            "xl/_rels/workbook.xml.rels",
-            "<Relationships><Relationship Id=\"r1\" Type=\"http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet\" Target=\"worksheets/sheet1.xml\"/></Relationships>",
-        ),
-        (
-            "xl/workbook.xml",
-            "<workbook><sheets><sheet name=\"A\" sheetId=\"1\" r:id=\"r1\"/></sheets></workbook>",
-        ),
-        (
-            "xl/worksheets/sheet1.xml",
-            "<worksheet><dimension ref=\"A1:B2\"/><sheetData><row r=\"1\"><c r=\"A1\" t=\"str\"><v>gpus</v></c><c r=\"B1\"><v>46000.5</v></c></row></sheetData><mergeCells><mergeCell ref=\"A1:B1\"/></mergeCells></worksheet>",
-        ),
+    const READ: [&str; 5] = [
+        "xl/_rels/workbook.xml.rels",
+        "xl/workbook.xml",
+        "xl/sharedStrings.xml",
+        "xl/styles.xml",
+        "xl/worksheets/sheet1.xml",
     ];
-    for damaged in 1..parts.len() {
-        thrown(&[parts[damaged].1], |text| {
+    let parts = parts_of_a_workbook();
+    for damaged in READ {
+        let (_, good) = parts.iter().find(|(name, _)| name == damaged).unwrap();
+        thrown(&[good], |text| {
             let text = String::from_utf8_lossy(text);
-            let mut parts = parts;
-            parts[damaged].1 = &text;
+            let of = |(name, whole): &'_ (String, String)| match name == damaged {
+                true => (name.clone(), text.to_string()),
+                false => (name.clone(), whole.clone()),
+            };
+            let parts: Vec<(String, String)> = parts.iter().map(of).collect();
+            let parts: Vec<(&str, &str)> = parts.iter().map(|(n, t)| (&**n, &**t)).collect();
             archive(&parts)
         });
     }
