@@ -3,7 +3,8 @@
 # by test-apt-repo.sh.
 #
 # The folder OUT (default: target/apt) is emptied first. Any web server can serve it, or apt can read it from the disk.
-# KEY is any name by which gpg finds a secret key.
+# KEY is any name by which gpg finds a secret key. With --unsigned instead, the lists are made and nothing is signed, for
+# a comparison of bytes (packaging/release.sh). With SOURCE_DATE_EPOCH the lists have that date.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -12,7 +13,7 @@ if [ -z "$key" ]; then
     echo "apt-repo: which key signs it? make apt-repo KEY=NAME-OR-FINGERPRINT (gpg --list-secret-keys shows yours)" >&2
     exit 1
 fi
-if ! gpg --list-secret-keys "$key" >/dev/null 2>&1; then
+if [ "$key" != --unsigned ] && ! gpg --list-secret-keys "$key" >/dev/null 2>&1; then
     echo "apt-repo: gpg knows no secret key $key; gpg --quick-generate-key NAME makes one" >&2
     exit 1
 fi
@@ -23,8 +24,13 @@ cp target/deb/*.deb "$out/"
 cd "$out"
 apt-ftparchive packages . > Packages
 gzip -9nk Packages
-apt-ftparchive -o APT::FTPArchive::Release::Origin=fleet -o APT::FTPArchive::Release::Label=fleet release . > Release.new
+date=$(LC_ALL=C date --utc --date="@${SOURCE_DATE_EPOCH:-$(date +%s)}" '+%a, %d %b %Y %H:%M:%S +0000')
+apt-ftparchive -o APT::FTPArchive::Release::Origin=fleet -o APT::FTPArchive::Release::Label=fleet \
+    -o APT::FTPArchive::Release::Date="$date" release . > Release.new
 mv Release.new Release
+if [ "$key" = --unsigned ]; then
+    exit 0
+fi
 gpg --quiet --batch --yes --local-user "$key" --clearsign --output InRelease Release
 gpg --quiet --batch --yes --local-user "$key" --armor --detach-sign --output Release.gpg Release
 gpg --quiet --export "$key" > fleet-archive-keyring.gpg

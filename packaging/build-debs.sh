@@ -47,7 +47,8 @@ for package in fleet-agent fleet-controller; do
     cp "systemd/$package.service" "$work/debian/$package.service"
     cp systemd/fleet.conf "$work/debian/$package.tmpfiles"
 done
-SOURCE_DATE_EPOCH=$(dpkg-parsechangelog -l packaging/debian/changelog -S Timestamp)
+# Files in a package are no newer than this.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(dpkg-parsechangelog -l packaging/debian/changelog -S Timestamp)}
 # The programs are built without debug information: there is nothing to put into packages of their own.
 DEB_BUILD_OPTIONS=noautodbgsym
 export SOURCE_DATE_EPOCH DEB_BUILD_OPTIONS
