@@ -9,7 +9,7 @@ PYTHON ?= python3
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: deps vm-tools fmt-check lint doc-links build unit python-test ## All that must pass before a change goes in
@@ -94,6 +94,16 @@ deb-test: deb ## Install, upgrade, remove and purge them in fresh Debians, 11 to
 .PHONY: apt-repo
 apt-repo: deb ## A signed repository of them in target/apt: make apt-repo KEY=NAME
 	@packaging/apt-repo.sh "$(KEY)"
+
+.PHONY: release
+release: deps ## All that is published of the last commit, in target/release-VERSION: make release KEY=NAME
+	@CARGO="$(CARGO)" packaging/release.sh "$(KEY)"
+
+# The SHA256SUMS of a published release; without it, two builds are compared.
+SUMS ?=
+.PHONY: release-check
+release-check: deps ## Build the release again and compare the bytes (SUMS=FILE: with a published SHA256SUMS)
+	@CARGO="$(CARGO)" packaging/check-release.sh $(SUMS)
 
 .PHONY: check
 check: fmt-check lint doc-links tidy deny ## The quick part of it: formatting, lints, links in comments, house rules
