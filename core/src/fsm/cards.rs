@@ -53,6 +53,7 @@ impl Fsm {
                 }
             }
             self.sort_gpus(&name);
+            self.settle_replacements(turn, &name);
         }
     }
 

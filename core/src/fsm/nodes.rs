@@ -182,6 +182,11 @@ impl Fsm {
         let mut order = Vec::with_capacity(reported.len());
         let mut elsewhere = Vec::new();
         for gpu in reported {
+            let known = self.gpus.get(&gpu.uuid);
+            if gpu.presence == Presence::Lost && known.is_some_and(|known| known.node != *name) {
+                // An agent remembers what left its machine: that is no claim to it.
+                continue;
+            }
             if let Some(why) = self.stays_elsewhere(name, &gpu.uuid) {
                 if !self.counts_elsewhere(name, &gpu.uuid) {
                     let what = format!("{} does not count here yet: {why}", gpu.uuid);

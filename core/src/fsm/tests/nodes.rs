@@ -222,6 +222,17 @@ fn a_card_that_is_promised_moves_when_the_promise_is_over() {
     assert_eq!(on(&w), "titan02");
     assert_eq!(w.fsm.node(&node("titan02")).unwrap().gpus, [gpu("titan01", 3)]);
     assert!(w.fsm.node(&node("titan02")).unwrap().facts.gpus.is_empty());
+
+    // The agent of the first machine remembers the card, and does not get it back for that.
+    let mut remembered = facts("titan01", 4, "boot-1");
+    remembered.gpus[3].presence = Presence::Lost;
+    w.report("titan01", Report::Facts { facts: remembered }).unwrap();
+    assert!(w.last.is_empty(), "{:?}", w.last);
+    let (liveness, silent_for) = (Liveness::Unreachable, Millis::minutes(9));
+    let silent = NodeCommand::SetLiveness { node: node("titan02"), liveness, silent_for };
+    w.give(Actor::controller(), Command::Node(silent)).unwrap();
+    w.pass(Millis::minutes(1));
+    assert_eq!(on(&w), "titan02");
     w.fsm.check_invariants().unwrap();
 }
 
