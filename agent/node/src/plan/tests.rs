@@ -284,7 +284,7 @@ fn a_lease_is_proven_empty_once_its_attempt_has_ended_or_it_is_ending() {
 #[test]
 fn a_release_that_was_not_taken_is_waited_for_once_nothing_is_under_the_lease() {
     let reservation = LeaseHolder::Reservation(ReservationId::parse("res-r").unwrap());
-    let child = || held("lease-2", 5, &[0], LeaseHolder::Allocation(id("alloc-a")), true);
+    let child = || held("lease-2", 5, &[0], LeaseHolder::Allocation(id("alloc-a-1")), true);
     let mut table = Table::default();
     table.releases.insert(lease("lease-1"), (epoch(4), Release::Released));
     let mut desired = node(vec![]);
