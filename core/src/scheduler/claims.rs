@@ -112,6 +112,12 @@ pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<He
     places
 }
 
+/// The interrupted jobs that a plan serves, in their order: before everything else.
+pub(super) fn interrupted(fsm: &Fsm) -> impl Iterator<Item = &Job> {
+    let first = fsm.queue().take_while(|job| job.queue.class == 0);
+    first.filter(|job| fsm.may_run_unseen(job).is_none())
+}
+
 /// The places that are held and that a new promise in the window would take.
 pub(crate) fn held_within(fsm: &Fsm, window: &Window) -> Vec<HeldPlace> {
     // Called for every new reservation, so it reads the whole queue only where that matters.
@@ -121,8 +127,7 @@ pub(crate) fn held_within(fsm: &Fsm, window: &Window) -> Vec<HeldPlace> {
     }
     let mut planner = Planner::new(Capacity::of(fsm));
     // As in a plan: interrupted work is served first.
-    let interrupted = fsm.queue().take_while(|job| job.queue.class == 0);
-    for job in interrupted.filter(|job| fsm.may_run_unseen(job).is_none()) {
+    for job in interrupted(fsm) {
         let ask = Ask::of_job(&planner.capacity, job);
         planner.start(&ask);
     }

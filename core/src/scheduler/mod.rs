@@ -177,9 +177,12 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     let mut holds = HeldPlaces::default();
     for (place, job) in (1..).zip(fsm.queue()) {
         holds.before(&mut planner, fsm, job);
+        let unseen = fsm.may_run_unseen(job);
         let ask = Ask::of_job(&planner.capacity, job);
         if job.id != *id {
-            planner.serve(&ask);
+            if unseen.is_none() {
+                planner.serve(&ask);
+            }
             continue;
         }
         let verdicts = (0..planner.capacity.nodes.len()).map(|at| {
@@ -190,7 +193,7 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
             }
         });
         let verdicts = verdicts.collect();
-        if let Some(node) = fsm.may_run_unseen(job) {
+        if let Some(node) = unseen {
             let reason = Some(WaitReason::MayRunOn(node.clone()).alone());
             return Some(Explanation { place, verdicts, reason, earliest: None });
         }
@@ -203,8 +206,9 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     None
 }
 
-/// Where the job of `allocation` could resume right now if it left its place. Places that other
-/// interrupted jobs will take first do not count, nor those held for jobs that must leave and came before it.
+/// Where the job of `allocation` could resume right now if it left its place. Who lost a place comes before who has one:
+/// what other interrupted jobs will take does not count, nor the place that is kept for the first of them that waits, nor
+/// those held for jobs that must leave and came before it.
 pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {
     let leaving = fsm.allocation(allocation)?;
     let mut capacity = Capacity::of(fsm);
@@ -217,14 +221,12 @@ pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {
     });
     let evicted = evicted.filter_map(|a| fsm.job(&a.job));
     // The queue serves interrupted work first, so it comes before everything else.
-    let queued = fsm.queue().take_while(|job| job.queue.class == 0);
+    let queued = claims::interrupted(fsm);
     let mut ahead: Vec<&Job> = evicted.chain(queued).take(AHEAD_MAX).collect();
     ahead.sort_by_key(|job| job.queue.submitted);
     for job in ahead {
         let ask = Ask::of_job(&planner.capacity, job);
-        if let Some(fit) = planner.find(&ask) {
-            planner.take(&ask, &fit);
-        }
+        planner.start(&ask);
     }
     let job = fsm.job(&leaving.job)?;
     claims::hold_places_before(&mut planner, fsm, job);
@@ -313,8 +315,10 @@ pub fn could_start_now(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<()
     let mut holds = HeldPlaces::default();
     for job in fsm.queue() {
         holds.before(&mut planner, fsm, job);
-        let ask = Ask::of_job(&planner.capacity, job);
-        planner.serve(&ask);
+        if fsm.may_run_unseen(job).is_none() {
+            let ask = Ask::of_job(&planner.capacity, job);
+            planner.serve(&ask);
+        }
     }
     holds.at_last(&mut planner, fsm);
     let ask = Ask::new(&planner.capacity, owner, spec);

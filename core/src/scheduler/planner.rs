@@ -290,7 +290,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Uses up what a job got.
-    pub(super) fn take(&mut self, ask: &Ask<'_>, fit: &Fit) {
+    fn take(&mut self, ask: &Ask<'_>, fit: &Fit) {
         self.placed += 1;
         let now = self.capacity.fsm.now();
         match fit.pool {

@@ -348,6 +348,48 @@ fn there_must_be_another_place_before_a_job_is_evicted() {
 }
 
 #[test]
+fn nobody_leaves_for_a_place_that_is_kept_for_an_interrupted_job() {
+    expect(
+        "node titan01 titan-x*2
+         node titan02 titan-x*2
+         node titan03 titan-x*2
+         run job-i ada 2 4h
+         run job-l ada 1 4h
+         run job-x ada 1 4h
+         run job-y ada 1 1h
+         place
+         start job-i
+         start job-l
+         start job-y
+         fatal titan01:0
+         fatal titan01:1
+         end job-i
+         freed titan01
+         degraded titan02:0
+         run job-z cyd 1 30m
+         elsewhere job-l
+         checkpoint job-l 1
+         place
+         at +1h
+         end job-z
+         end job-y
+         freed titan03
+         elsewhere job-l
+         place",
+        "job-i -> titan01:0 titan01:1, 16 cores, 64.0 GiB
+         job-l -> titan02:0, 8 cores, 32.0 GiB
+         job-x -> titan02:1, 8 cores, 32.0 GiB
+         job-y -> titan03:0, 8 cores, 32.0 GiB
+         job-l: nowhere
+         job-l keeps running
+         job-z -> titan03:1, 8 cores, 32.0 GiB
+         job-i waits, place 1: waits for 2 GPUs on one node: titan03:0 is held by job-y (ada) [+1h]
+         job-l: nowhere
+         job-i -> titan03:0 titan03:1, 16 cores, 64.0 GiB",
+    );
+}
+
+#[test]
 fn a_job_of_a_reservation_goes_on_within_it_or_not_at_all() {
     expect(
         "node titan01 titan-x*3

@@ -96,6 +96,23 @@ fn nothing_is_ordered_or_placed_before_a_node_was_heard() {
 }
 
 #[test]
+fn a_job_that_may_run_unseen_is_in_nobodys_way() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    w.submit("bob", "queued", plain(4)).unwrap();
+    let backup = w.fsm.clone();
+    w.pass(Millis::hours(5));
+    restore(&mut w, backup);
+    recount(&mut w, "titan02", Vec::new(), Vec::new());
+    let owner = super::world::user("eve");
+    assert_eq!(crate::scheduler::could_start_now(&w.fsm, &owner, &plain(4)), Ok(()));
+    w.submit("eve", "new", plain(4)).unwrap();
+    let why = crate::scheduler::explain(&w.fsm, &job("new")).unwrap();
+    assert_eq!(why.reason, None, "it starts, as the plan says");
+    assert_eq!(w.schedule(), 1);
+    assert_eq!(w.state_of("new"), "starting");
+}
+
+#[test]
 fn a_job_that_began_after_the_backup_goes_on_where_it_is() {
     let mut w = World::with(&["titan01", "titan02"]);
     w.submit("ada", "known", plain(2)).unwrap();
