@@ -104,7 +104,8 @@ impl<'a> Calendar<'a> {
 
     /// Only for one node, and only what is in the way of that window.
     pub(crate) fn of_node_within(fsm: &'a Fsm, node: &NodeName, window: &Window) -> Self {
-        let (reservations, leases) = (fsm.open_reservations_on(node), fsm.leases_on(node));
+        let (reservations, leases) =
+            (fsm.open_reservations_near(node, window), fsm.leases_on(node));
         Self::gathered(fsm, reservations, leases, Some(window))
     }
 

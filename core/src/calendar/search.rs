@@ -80,8 +80,8 @@ impl<'a, 'w> Places<'a, 'w> {
     }
 
     /// The same, of which only what is in the way of the window counts.
-    fn candidate_within(&self, name: &NodeName) -> Option<Candidate<'a>> {
-        self.candidate_by(name, Calendar::of_node_within(self.fsm, name, &self.window))
+    fn candidate_within(&self, name: &NodeName, window: &Window) -> Option<Candidate<'a>> {
+        self.candidate_by(name, Calendar::of_node_within(self.fsm, name, window))
     }
 
     fn candidate_by(&self, name: &NodeName, calendar: Calendar<'a>) -> Option<Candidate<'a>> {
@@ -110,7 +110,8 @@ impl<'a, 'w> Places<'a, 'w> {
     fn pick_at(&self, slot: usize, window: Window) -> Option<(Spread, GpuSet)> {
         let index = self.fsm.index();
         if self.uncertain.contains(slot) {
-            return self.pick(&self.candidate(index.name(slot))?, window, Releasing::Taken);
+            let candidate = self.candidate_within(index.name(slot), &window)?;
+            return self.pick(&candidate, window, Releasing::Taken);
         }
         self.closest(index.built(slot), index.unclaimed(slot, &window) & self.meant_at(slot))
     }
@@ -129,11 +130,16 @@ impl<'a, 'w> Places<'a, 'w> {
         }
     }
 
-    /// Whether nobody has these GPUs in the window, by all that is taken of the node. The index should know, but nobody
-    /// may be promised what another has because of a fault in it.
-    fn is_free(&self, name: &NodeName, gpus: GpuSet, releasing: Releasing) -> bool {
-        let candidate = self.candidate_within(name);
-        candidate.is_some_and(|candidate| gpus & !candidate.free(self.window, releasing) == 0)
+    /// Whether what was picked of the node was picked by claims alone.
+    fn is_by_claims(&self, slot: Option<usize>, releasing: Releasing) -> bool {
+        releasing == Releasing::Taken && slot.is_some_and(|slot| !self.uncertain.contains(slot))
+    }
+
+    /// Whether nobody has these GPUs in the window, by all that is taken of the node. The claims should say it, but
+    /// nobody may be promised what another has because of a fault in the index.
+    fn is_free(&self, name: &NodeName, gpus: GpuSet) -> bool {
+        let candidate = self.candidate_within(name, &self.window);
+        candidate.is_some_and(|c| gpus & !c.free(self.window, Releasing::Taken) == 0)
     }
 
     /// Cheaper than [`Self::pick`], and true wherever that finds something.
@@ -213,14 +219,17 @@ impl<'a, 'w> Places<'a, 'w> {
             let fits = names.filter(|(_, slot)| may_fit(*slot)).filter_map(|(name, slot)| {
                 let (spread, gpus) = match slot.filter(|_| releasing == Releasing::Taken) {
                     Some(slot) => self.pick_at(slot, self.window)?,
-                    None => self.pick(&self.candidate(name)?, self.window, releasing)?,
+                    None => {
+                        let candidate = self.candidate_within(name, &self.window)?;
+                        self.pick(&candidate, self.window, releasing)?
+                    }
                 };
-                Some((spread, name, gpus))
+                Some((spread, name, gpus, slot))
             });
             // Of equals the first is taken.
-            let closest = fits.take(CLOSEST_OF).min_by_key(|(spread, _, _)| *spread);
-            if let Some((_, name, gpus)) = closest
-                && self.is_free(name, gpus, releasing)
+            let closest = fits.take(CLOSEST_OF).min_by_key(|(spread, ..)| *spread);
+            if let Some((_, name, gpus, slot)) = closest
+                && (!self.is_by_claims(slot, releasing) || self.is_free(name, gpus))
             {
                 return Some((name.clone(), uuids_of(self.fsm.node(name)?, gpus)));
             }
@@ -305,7 +314,8 @@ impl<'a, 'w> Places<'a, 'w> {
         }
         nodes.extend(known.into_iter().map(|slot| index.name(slot)));
         let mut holdings = Vec::new();
-        let candidates = nodes.into_iter().filter_map(|name| self.candidate_within(name));
+        let candidates =
+            nodes.into_iter().filter_map(|name| self.candidate_within(name, &self.window));
         for candidate in candidates {
             holdings.extend(candidate.holdings(self.fsm, &self.window));
         }

@@ -5,12 +5,12 @@
 //! uncertain and the caller checks the node itself. No answer depends on the order in which things came.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::Fsm;
 use super::bits::{Bits, Block};
 use super::built::Built;
+use super::claims::{Claim, Claims, Taken, hours};
 use super::contents::Contents;
 use super::wish::{GpuSet, place_of};
 use crate::ending::EXTEND_LEAD;
@@ -21,44 +21,17 @@ use crate::reservation::ReservationState;
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::HAND_OUT_AHEAD;
 
-/// How finely claims are counted when nodes are compared.
-pub(crate) const HOUR: Millis = Millis::hours(1);
-
 /// So many nodes are checked one by one: that is cheaper than to exclude nodes by what the whole fleet has in each hour.
 pub(crate) const FEW: usize = 16;
 
 /// How many GPUs of each model and memory a node has.
 pub(crate) type Shape = Vec<(String, u64, u32)>;
 
-/// GPUs of one node that are taken for a while, by what is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Claim {
-    pub(crate) from: Timestamp,
-    pub(crate) until: Timestamp,
-    pub(crate) gpus: GpuSet,
-}
-
-impl Claim {
-    pub(crate) fn overlaps(&self, window: &Window) -> bool {
-        self.from < window.ends_at && window.starts_at < self.until
-    }
-
-    /// Whether it is in some hour that the window touches.
-    fn touches(&self, window: &Window) -> bool {
-        let (own, within) = (self.hours(), hours(window));
-        own.start() <= within.end() && within.start() <= own.end()
-    }
-
-    fn hours(&self) -> RangeInclusive<u64> {
-        hours(&Window { starts_at: self.from, ends_at: self.until })
-    }
-}
-
 /// What the index knows of one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) built: Arc<Built>,
-    claims: Vec<Claim>,
+    claims: Claims,
     /// Some window of it depends on the time or on whether the node is heard.
     uncertain: bool,
     /// It is closed or silent, or one of its GPUs takes no work.
@@ -69,13 +42,6 @@ pub(crate) struct Entry {
     deferring: bool,
     /// Before this time alone changes nothing on it.
     due: Option<Timestamp>,
-}
-
-/// How many GPUs are taken in an hour: by claims that cover it whole, and by any.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Taken {
-    whole: u32,
-    any: u32,
 }
 
 /// Nodes by what is left: those with at most this many GPUs.
@@ -137,12 +103,6 @@ pub(crate) struct Index {
     deferring: Bits,
 }
 
-/// The hours that a window touches.
-fn hours(window: &Window) -> RangeInclusive<u64> {
-    let last = window.ends_at.0.saturating_sub(1).max(window.starts_at.0);
-    window.starts_at.0 / HOUR.0..=last / HOUR.0
-}
-
 impl Entry {
     /// Everything worked out from the state.
     pub(crate) fn of(fsm: &Fsm, node: &Node) -> Self {
@@ -162,10 +122,11 @@ impl Entry {
             due: due_at_least(contents),
             ..Self::default()
         };
+        let mut claims = Vec::with_capacity(contents.reservations.len());
         for r in &contents.reservations {
             match r.state {
                 ReservationState::Scheduled | ReservationState::Active => {
-                    entry.claim(node, &r.gpus, r.window);
+                    claims.push(claim_of(node, &r.gpus, r.window));
                     // What its agent may still go by counts, or does not, by the time.
                     entry.uncertain |= r.claim() != r.window;
                 }
@@ -179,55 +140,35 @@ impl Entry {
                 (LeaseHolder::Reservation(_), _) => {}
                 (LeaseHolder::Allocation(_), Some(ends_at)) => {
                     let window = Window { starts_at: lease.granted_at, ends_at };
-                    entry.claim(node, &lease.gpus, window);
+                    claims.push(claim_of(node, &lease.gpus, window));
                 }
                 (LeaseHolder::Allocation(_), None) => entry.uncertain = true,
             }
         }
-        entry.claims.sort_unstable();
+        entry.claims = claims.into_iter().collect();
         entry
-    }
-
-    fn claim(&mut self, node: &Node, gpus: &[GpuUuid], window: Window) {
-        let places = gpus.iter().filter_map(|uuid| place_of(node, uuid));
-        let (from, until) = (window.starts_at, window.ends_at);
-        self.claims.push(Claim { from, until, gpus: places.fold(0, |set, place| set | place) });
     }
 
     /// The GPUs that nobody claims in the window, by what is stored.
     fn unclaimed(&self, window: &Window) -> GpuSet {
-        let taken = self.claims.iter().filter(|claim| claim.overlaps(window));
-        taken.fold(self.built.all(), |free, claim| free & !claim.gpus)
-    }
-
-    fn taken_in(&self, hour: u64) -> Taken {
-        let (begins, ends) = (hour * HOUR.0, (hour + 1) * HOUR.0);
-        let (mut whole, mut any): (GpuSet, GpuSet) = (0, 0);
-        for claim in &self.claims {
-            if claim.from.0 < ends && begins < claim.until.0 {
-                any |= claim.gpus;
-                if claim.from.0 <= begins && ends <= claim.until.0 {
-                    whole |= claim.gpus;
-                }
-            }
-        }
-        Taken { whole: whole.count_ones(), any: any.count_ones() }
+        self.built.all() & !self.claims.taken(*window)
     }
 
     /// How many GPUs nobody claims in the fullest hour that the window touches.
     pub(crate) fn left_at_worst(&self, window: &Window) -> u32 {
-        let first = *hours(window).start();
-        // The hour with the most is one in which a claim begins, or the first.
-        let overlapping = self.claims.iter().filter(|claim| claim.touches(window));
-        let begins = overlapping.map(|claim| first.max(*claim.hours().start()));
-        let taken = begins.map(|hour| self.taken_in(hour).any).max().unwrap_or(0);
-        self.built.gpus.saturating_sub(taken)
+        self.built.gpus.saturating_sub(self.claims.most_taken(window))
     }
 
     /// Whether the claims do not say all that is taken at this time.
     fn is_uncertain(&self, now: Timestamp) -> bool {
-        self.uncertain || self.obstructed || self.claims.iter().any(|claim| claim.until <= now)
+        self.uncertain || self.obstructed || self.claims.any_ended(now)
     }
+}
+
+fn claim_of(node: &Node, gpus: &[GpuUuid], window: Window) -> Claim {
+    let places = gpus.iter().filter_map(|uuid| place_of(node, uuid));
+    let (from, until) = (window.starts_at, window.ends_at);
+    Claim { from, until, gpus: places.fold(0, |set, place| set | place) }
 }
 
 /// The earliest at which time alone can change something on the node, as long as nothing on the node changes.
@@ -313,10 +254,15 @@ impl Index {
     /// The node has one more reservation and is as it was otherwise.
     pub(crate) fn add(&mut self, node: &Node, gpus: &[GpuUuid], window: Window) {
         let Some(slot) = self.slot(&node.name) else { return };
-        let mut entry = self.entries[slot].clone();
-        entry.claim(node, gpus, window);
-        entry.claims.sort_unstable();
-        self.replace(slot, entry);
+        let Self { entries, hours, ends, .. } = self;
+        let entry = &mut entries[slot];
+        let claim = claim_of(node, gpus, window);
+        let before: Vec<Taken> = claim.hours().map(|hour| entry.claims.taken_in(hour)).collect();
+        entry.claims.insert(claim);
+        ends.insert((claim.until, slot));
+        for (hour, was) in claim.hours().zip(before) {
+            count(hours, slot, hour, entry.built.gpus, (was, entry.claims.taken_in(hour)));
+        }
     }
 
     /// Of a whole state at once: node by node, each new one would move all behind it.
@@ -393,30 +339,40 @@ fn recount(
     before: &Entry,
     after: &Entry,
 ) {
-    let gone = || before.claims.iter().filter(|c| after.claims.binary_search(c).is_err());
-    let new = || after.claims.iter().filter(|c| before.claims.binary_search(c).is_err());
-    for claim in gone() {
+    let (gone, new) = before.claims.differences(&after.claims);
+    for claim in &gone {
         // Another one may end then.
-        if !after.claims.iter().any(|other| other.until == claim.until) {
+        if !after.claims.as_slice().iter().any(|other| other.until == claim.until) {
             ends.remove(&(claim.until, slot));
         }
     }
-    ends.extend(new().map(|claim| (claim.until, slot)));
-    let changed: BTreeSet<u64> = gone().chain(new()).flat_map(Claim::hours).collect();
-    for at in changed {
-        let (was, is) = (before.taken_in(at), after.taken_in(at));
-        if was == is {
-            continue;
-        }
-        let hour = hours.entry(at).or_default();
-        let left = |taken: u32| after.built.gpus.saturating_sub(taken);
-        hour.whole.change(slot, left(was.whole), left(is.whole));
-        hour.any.change(slot, left(was.any), left(is.any));
-        hour.nodes += u32::from(was.any == 0 && is.any > 0);
-        hour.nodes -= u32::from(was.any > 0 && is.any == 0);
-        if hour.nodes == 0 {
-            hours.remove(&at);
-        }
+    ends.extend(new.iter().map(|claim| (claim.until, slot)));
+    let changed: BTreeSet<u64> = gone.into_iter().chain(new).flat_map(Claim::hours).collect();
+    for hour in changed {
+        let taken = (before.claims.taken_in(hour), after.claims.taken_in(hour));
+        count(hours, slot, hour, after.built.gpus, taken);
+    }
+}
+
+/// What is taken of a node with so many GPUs in one hour is the second, and no longer the first.
+fn count(
+    hours: &mut BTreeMap<u64, Hour>,
+    slot: usize,
+    at: u64,
+    gpus: u32,
+    (was, is): (Taken, Taken),
+) {
+    if was == is {
+        return;
+    }
+    let hour = hours.entry(at).or_default();
+    let left = |taken: u32| gpus.saturating_sub(taken);
+    hour.whole.change(slot, left(was.whole), left(is.whole));
+    hour.any.change(slot, left(was.any), left(is.any));
+    hour.nodes += u32::from(was.any == 0 && is.any > 0);
+    hour.nodes -= u32::from(was.any > 0 && is.any == 0);
+    if hour.nodes == 0 {
+        hours.remove(&at);
     }
 }
 
@@ -490,20 +446,20 @@ impl Index {
     ) -> Option<&[Claim]> {
         let is_near = self.names.get(near) == Some(name);
         let entry = &self.entries[if is_near { near } else { self.slot(name)? }];
-        let is_certain = !entry.uncertain && entry.claims.iter().all(|claim| claim.until > now);
+        let is_certain = !entry.uncertain && !entry.claims.any_ended(now);
         is_certain.then_some(entry.claims.as_slice())
     }
 
     /// The GPUs of the node of which a claim ends then that is in the window's way.
     pub(crate) fn ends_within(&self, slot: usize, until: Timestamp, window: &Window) -> GpuSet {
-        let claims = self.entries[slot].claims.iter();
-        let ends = claims.filter(|c| c.until == until && c.overlaps(window));
+        let in_the_way = self.entries[slot].claims.in_the_way(*window);
+        let ends = in_the_way.filter(|claim| claim.until == until);
         ends.fold(0, |set, claim| set | claim.gpus)
     }
 
     /// When claims on the node end, in no order.
     pub(crate) fn ends_on(&self, slot: usize) -> impl Iterator<Item = Timestamp> {
-        self.entries[slot].claims.iter().map(|claim| claim.until)
+        self.entries[slot].claims.as_slice().iter().map(|claim| claim.until)
     }
 
     /// When claims end after `from`, and on which nodes: first first, in name order.

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use super::Fsm;
 use super::built::Built;
+use super::claims::Claim;
 use super::contents::Contents;
-use super::index::{Claim, Entry, Index};
+use super::index::{Entry, Index};
 use super::standing::Standing;
 use crate::allocation::Allocation;
 use crate::id::{JobId, ReservationId};

@@ -20,10 +20,12 @@ use crate::limits::LimitsByGroup;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{JoinToken, Node};
 use crate::reservation::Reservation;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, Window};
 
 pub(crate) mod bits;
 pub(crate) mod built;
+mod by_time;
+pub(crate) mod claims;
 pub(crate) mod contents;
 mod gpu_names;
 pub(crate) mod index;
@@ -232,6 +234,15 @@ impl Fsm {
     /// Those of one node that have not ended.
     pub fn open_reservations_on(&self, node: &NodeName) -> impl Iterator<Item = &Reservation> {
         self.reservations.open_on(node)
+    }
+
+    /// The same, without those that cannot be in the way of the window; in no order.
+    pub(crate) fn open_reservations_near(
+        &self,
+        node: &NodeName,
+        window: &Window,
+    ) -> impl Iterator<Item = &Reservation> {
+        self.reservations.open_near(node, window)
     }
 
     pub fn reservation(&self, id: &ReservationId) -> Option<&Reservation> {

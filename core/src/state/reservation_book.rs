@@ -9,9 +9,11 @@ use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::by_time::ByTime;
 use crate::id::ReservationId;
 use crate::name::{NodeName, UserName};
 use crate::reservation::Reservation;
+use crate::time::Window;
 
 /// All reservations that are kept. Stored as one map.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -22,6 +24,8 @@ pub(crate) struct ReservationBook {
     over: BTreeMap<ReservationId, Reservation>,
     /// Those that count, of each node.
     by_node: BTreeMap<NodeName, BTreeSet<ReservationId>>,
+    /// The same, to be found by their time.
+    by_time: BTreeMap<NodeName, ByTime>,
     /// The same, of each owner.
     by_owner: BTreeMap<UserName, BTreeSet<ReservationId>>,
     /// Nodes of which one came, went or may have changed since the last [`Self::take_touched`].
@@ -38,13 +42,15 @@ impl From<BTreeMap<ReservationId, Reservation>> for ReservationBook {
     fn from(all: BTreeMap<ReservationId, Reservation>) -> Self {
         let (counting, over): (BTreeMap<_, _>, _) = all.into_iter().partition(|(_, r)| counts(r));
         let mut by_node: BTreeMap<NodeName, BTreeSet<ReservationId>> = BTreeMap::new();
+        let mut by_time: BTreeMap<NodeName, ByTime> = BTreeMap::new();
         let mut by_owner: BTreeMap<UserName, BTreeSet<ReservationId>> = BTreeMap::new();
         for r in counting.values() {
             by_node.entry(r.node.clone()).or_default().insert(r.id.clone());
+            by_time.entry(r.node.clone()).or_default().insert(r);
             by_owner.entry(r.owner.clone()).or_default().insert(r.id.clone());
         }
         let touched = by_node.keys().cloned().collect();
-        Self { counting, over, by_node, by_owner, touched }
+        Self { counting, over, by_node, by_time, by_owner, touched }
     }
 }
 
@@ -80,6 +86,16 @@ impl ReservationBook {
     /// Those of one node that have not ended, by id.
     pub(crate) fn open_on(&self, node: &NodeName) -> impl Iterator<Item = &Reservation> {
         self.counting_on(node).filter(|r| r.is_open())
+    }
+
+    /// Those of one node that have not ended, without those that cannot be in the way of the window; in no order.
+    pub(crate) fn open_near(
+        &self,
+        node: &NodeName,
+        window: &Window,
+    ) -> impl Iterator<Item = &Reservation> {
+        let ids = self.by_time.get(node).into_iter().flat_map(|by_time| by_time.near(window));
+        ids.filter_map(|id| self.counting.get(id)).filter(|r| r.is_open())
     }
 
     /// Those of one owner that have not ended, by id.
@@ -122,13 +138,16 @@ impl ReservationBook {
     /// Whether each is where it belongs.
     pub(crate) fn is_in_order(&self) -> bool {
         let on_nodes: usize = self.by_node.values().map(BTreeSet::len).sum();
+        let by_time: usize = self.by_time.values().map(ByTime::len).sum();
         let of_owners: usize = self.by_owner.values().map(BTreeSet::len).sum();
         let there = |r: &Reservation| {
             self.by_node.get(&r.node).is_some_and(|on| on.contains(&r.id))
+                && self.by_time.get(&r.node).is_some_and(|on| on.contains(r))
                 && self.by_owner.get(&r.owner).is_some_and(|of| of.contains(&r.id))
         };
         self.counting.values().all(|r| counts(r) && there(r))
             && on_nodes == self.counting.len()
+            && by_time == self.counting.len()
             && of_owners == self.counting.len()
             && !self.over.values().any(counts)
     }
@@ -142,6 +161,7 @@ impl ReservationBook {
         }
         let of_node = self.by_node.entry(reservation.node.clone()).or_default();
         of_node.insert(reservation.id.clone());
+        self.by_time.entry(reservation.node.clone()).or_default().insert(&reservation);
         let of_owner = self.by_owner.entry(reservation.owner.clone()).or_default();
         of_owner.insert(reservation.id.clone());
         self.touched.insert(reservation.node.clone());
@@ -151,6 +171,12 @@ impl ReservationBook {
     pub(crate) fn remove(&mut self, id: &ReservationId) -> Option<Reservation> {
         let Some(r) = self.counting.remove(id) else { return self.over.remove(id) };
         strike(&mut self.by_node, &r.node, id);
+        if let Some(by_time) = self.by_time.get_mut(&r.node) {
+            by_time.remove(&r);
+            if by_time.is_empty() {
+                self.by_time.remove(&r.node);
+            }
+        }
         strike(&mut self.by_owner, &r.owner, id);
         self.touched.insert(r.node.clone());
         Some(r)

@@ -8,6 +8,7 @@ use super::super::{
 };
 use crate::gpu::GPUS_PER_NODE_MAX;
 use crate::name::{GpuUuid, NodeName};
+use crate::node::Node;
 use crate::rejection::{Rejection, Slot};
 use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX};
 use crate::scheduler::claims::held_within;
@@ -16,7 +17,7 @@ use crate::state::Fsm;
 use crate::state::index::Entry;
 use crate::state::topology::Topology;
 use crate::state::wish::{Wish, uuids_of};
-use crate::time::{Millis, Window};
+use crate::time::{Millis, Timestamp, Window};
 
 type Answer = Result<(NodeName, Vec<GpuUuid>), Rejection>;
 
@@ -120,11 +121,29 @@ pub(crate) fn assert_same(fsm: &Fsm, wish: &GpuRequest, window: Window) {
     assert_eq!(quick, by_looking_at_all(fsm, wish, window), "{wish:?} in {window:?}");
 }
 
+/// Fails unless what is looked up for a window is all that is in its way, for windows at each end of what is taken.
+fn assert_within_is_all(fsm: &Fsm, node: &Node) {
+    let all = Calendar::of_nodes(fsm, [&node.name]);
+    let taken = node.gpus.iter().flat_map(|uuid| all.on(uuid));
+    let edges = taken.flat_map(|busy| [busy.window.starts_at, busy.window.ends_at]);
+    let near = |at: Timestamp| [at - Millis(1), at, at + Millis(1)];
+    for starts_at in edges.flat_map(near) {
+        let window = Window { starts_at, ends_at: starts_at + Millis::minutes(30) };
+        let within = Calendar::of_node_within(fsm, &node.name, &window);
+        for uuid in &node.gpus {
+            let in_the_way = all.on(uuid).iter().filter(|busy| busy.window.overlaps(&window));
+            let in_the_way: Vec<_> = in_the_way.collect();
+            assert_eq!(within.on(uuid).iter().collect::<Vec<_>>(), in_the_way, "{uuid}");
+        }
+    }
+}
+
 /// Fails unless the claims on a node are all that its calendar has, wherever the index says that they are; how many
 /// nodes that were.
 pub(crate) fn assert_claims_say_it_all(fsm: &Fsm) -> usize {
     let mut certain = 0;
     for (at, node) in fsm.nodes().values().enumerate() {
+        assert_within_is_all(fsm, node);
         let Some(claims) = fsm.certain_claims(&node.name, at) else { continue };
         certain += 1;
         let calendar = Calendar::of_nodes(fsm, [&node.name]);
