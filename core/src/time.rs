@@ -97,8 +97,8 @@ impl fmt::Display for Millis {
     }
 }
 
-/// A half-open time window `[starts_at, ends_at)`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// A half-open time window `[starts_at, ends_at)`; those that begin earlier come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Window {
     pub starts_at: Timestamp,
     pub ends_at: Timestamp,

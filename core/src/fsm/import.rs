@@ -5,6 +5,7 @@
 //! that an import may be repeated. It must never take some lines and refuse others, nor bring back what
 //! people gave back.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::reservations::{Granted, check_owner, scheduled};
@@ -16,7 +17,7 @@ use crate::name::{GpuUuid, UserName};
 use crate::rejection::{LineProblem, Rejection};
 use crate::reply::{ImportedLine, Reply};
 use crate::reservation::{Reservation, ReservationState};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, Window};
 
 /// Most lines of one import. They are one log entry, so that all are taken or none; no other write is applied meanwhile.
 /// `make bench BENCH_ONLY=scale` says for how long.
@@ -28,15 +29,6 @@ enum LineDecision {
     Leave(ImportedLine),
 }
 
-impl LineDecision {
-    fn answer(&self, wish: &CreateReservation) -> ImportedLine {
-        match self {
-            LineDecision::Book(_) => ImportedLine::Created(wish.id.clone()),
-            LineDecision::Leave(line) => line.clone(),
-        }
-    }
-}
-
 impl Fsm {
     /// Takes all lines, or none.
     pub(super) fn import_reservations(
@@ -46,19 +38,14 @@ impl Fsm {
         import: Option<&ImportId>,
     ) -> Result<Reply, Rejection> {
         // On the state itself: a copy of a large fleet's takes half a second, and all writes wait for this one.
-        let (plan, booked) = self.judge_lines(turn.actor, wishes);
-        let plan = plan.inspect_err(|_| booked.iter().for_each(|id| self.unbook_trial(id)))?;
-        let mut made_any = false;
-        let mut lines = Vec::with_capacity(plan.len());
-        for (wish, line) in wishes.iter().zip(plan) {
-            lines.push(line.answer(wish));
-            if let LineDecision::Book(granted) = line {
-                self.book(turn, wish, granted);
-                if let Some(mut made) = self.reservations.get_mut(&wish.id) {
-                    made.imported = Some(wish.window);
-                    made.import = import.cloned();
-                    made_any = true;
-                }
+        let (plan, booked) = self.judge_lines(turn.actor, wishes, import);
+        let lines = plan.inspect_err(|_| booked.iter().for_each(|id| self.unbook_trial(id)))?;
+        let made_any = !booked.is_empty();
+        let mut booked = booked.into_iter().peekable();
+        for wish in wishes {
+            if booked.next_if(|id| *id == wish.id).is_some() {
+                self.reservations.touch(&wish.id);
+                self.say_booked(turn, wish);
             }
         }
         // A start may look for other GPUs: only now are those of all lines taken.
@@ -114,19 +101,9 @@ impl Fsm {
         actor: &Actor,
         wishes: &[CreateReservation],
     ) -> Result<(Vec<ImportedLine>, Fsm), Rejection> {
-        let (plan, trial) = self.trial(actor, wishes)?;
-        let lines = wishes.iter().zip(plan).map(|(wish, line)| line.answer(wish));
-        Ok((lines.collect(), trial))
-    }
-
-    fn trial(
-        &self,
-        actor: &Actor,
-        wishes: &[CreateReservation],
-    ) -> Result<(Vec<LineDecision>, Fsm), Rejection> {
         let mut trial = self.clone();
-        let (plan, _) = trial.judge_lines(actor, wishes);
-        Ok((plan?, trial))
+        let (lines, _) = trial.judge_lines(actor, wishes, None);
+        Ok((lines?, trial))
     }
 
     /// Judges all lines, each with those before it booked on trial; and what is booked, also where a line is refused.
@@ -134,8 +111,9 @@ impl Fsm {
         &mut self,
         actor: &Actor,
         wishes: &[CreateReservation],
-    ) -> (Result<Vec<LineDecision>, Rejection>, Vec<ReservationId>) {
-        let (mut plan, mut problems, mut booked) = (Vec::new(), Vec::new(), Vec::new());
+        import: Option<&ImportId>,
+    ) -> (Result<Vec<ImportedLine>, Rejection>, Vec<ReservationId>) {
+        let (mut lines, mut problems, mut booked) = (Vec::new(), Vec::new(), Vec::new());
         if wishes.len() > IMPORT_LINES_MAX {
             let what = "lines of one import".to_owned();
             let limit = IMPORT_LINES_MAX as u64;
@@ -143,23 +121,26 @@ impl Fsm {
         }
         self.settle_index();
         let mut there = self.there(wishes);
+        let line_of =
+            LazyCell::new(|| (0..).zip(wishes).map(|(at, w)| (w.id.as_str(), at)).collect());
         for (at, wish) in (0..).zip(wishes) {
             match self.line(actor, wish, there.remove(&wish.id)) {
-                Ok(line) => {
-                    if let LineDecision::Book(granted) = &line {
-                        self.book_on_trial(scheduled(wish, granted.clone(), self.now));
-                        booked.push(wish.id.clone());
-                    }
-                    plan.push(line);
+                Ok(LineDecision::Book(granted)) => {
+                    let (imported, import) = (Some(wish.window), import.cloned());
+                    let made = scheduled(wish, granted, self.now);
+                    self.book_on_trial(Reservation { imported, import, ..made });
+                    booked.push(wish.id.clone());
+                    lines.push(ImportedLine::Created(wish.id.clone()));
                 }
+                Ok(LineDecision::Leave(line)) => lines.push(line),
                 Err(why) => {
-                    let taken_by = taken_by(&why, wishes);
+                    let taken_by = taken_by(&why, &line_of);
                     problems.push(LineProblem { line: at, why, taken_by });
                 }
             }
         }
         match problems.is_empty() {
-            true => (Ok(plan), booked),
+            true => (Ok(lines), booked),
             false => (Err(Rejection::LinesRefused { problems, more: 0 }), booked),
         }
     }
@@ -179,46 +160,105 @@ impl Fsm {
             return Ok(LineDecision::Leave(ImportedLine::There(id)));
         }
         // A reservation that is under way began when nobody was looking: what is left of it counts.
-        let mut wish = wish.clone();
-        if wish.window.ends_at > self.now {
-            wish.window.starts_at = wish.window.starts_at.max(self.now);
-        }
-        self.check_reservation(actor, &wish).map(LineDecision::Book)
+        let began = wish.window.starts_at < self.now && self.now < wish.window.ends_at;
+        let rest = began.then(|| {
+            let window = Window { starts_at: self.now, ..wish.window };
+            CreateReservation { window, ..wish.clone() }
+        });
+        self.check_reservation(actor, rest.as_ref().unwrap_or(wish)).map(LineDecision::Book)
     }
 
     /// For each line that an earlier import made: its reservation, also one that was extended or released
     /// since. Two equal lines are two reservations.
     fn there(&self, wishes: &[CreateReservation]) -> BTreeMap<ReservationId, ReservationId> {
-        let mut free: BTreeMap<&UserName, Vec<&Reservation>> = BTreeMap::new();
-        let end = |r: &Reservation| {
-            r.imported.map_or(r.window.ends_at, |w| w.ends_at.max(r.window.ends_at))
-        };
-        let lasts = |r: &&Reservation| end(r) > self.now && !r.undone;
-        for reservation in self.reservations.all().filter(lasts) {
-            free.entry(&reservation.owner).or_default().push(reservation);
-        }
+        let mut free = Earlier::of(self, wishes);
         let mut there = BTreeMap::new();
+        let now = self.now;
         // Those that are certain first, so that no other line takes them.
-        let kinds = [is_of_line as Kin, has_window, serves_line, has_its_gpus];
-        for kin in kinds {
+        let kinds = [
+            (of_line as Place, is_of_line as Kin),
+            (by_start, has_window),
+            (by_start, serves_line),
+            (by_start, has_its_gpus),
+        ];
+        for (place, kin) in kinds {
             let judged = |wish: &&CreateReservation| {
                 let window = wish.window;
-                window.ends_at > self.now.max(window.starts_at)
+                window.ends_at > now.max(window.starts_at) && !there.contains_key(&wish.id)
             };
-            for wish in wishes.iter().filter(judged) {
-                let Some(alike) = free.get_mut(&wish.owner) else { continue };
-                if there.contains_key(&wish.id) {
-                    continue;
-                }
-                let found = (0..).zip(alike.iter()).filter(|(_, r)| kin(r, wish, self.now));
-                // Of several the one that ends first: a later line may need the others.
-                let found = found.min_by_key(|(_, r)| (r.window.ends_at, !r.is_open()));
-                if let Some((at, _)) = found {
-                    there.insert(wish.id.clone(), alike.remove(at).id.clone());
+            let judged: Vec<_> = wishes.iter().filter(judged).collect();
+            for wish in judged {
+                let place = place(wish.window, now);
+                if let Some(id) = free.take(&wish.owner, place, |r| kin(r, wish, now)) {
+                    there.insert(wish.id.clone(), id.clone());
                 }
             }
         }
         there
+    }
+}
+
+/// Where a reservation that may be there for a line is looked up: an import has thousands of lines, and an owner may
+/// have thousands of reservations.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    /// The window of the line that made it.
+    Line(Window),
+    Start(Timestamp),
+    /// It has begun, so the start that is written for it says little.
+    Begun,
+}
+
+type Place = fn(Window, Timestamp) -> Key;
+
+fn of_line(window: Window, _: Timestamp) -> Key {
+    Key::Line(window)
+}
+
+fn by_start(window: Window, now: Timestamp) -> Key {
+    match window.starts_at <= now {
+        true => Key::Begun,
+        false => Key::Start(window.starts_at),
+    }
+}
+
+/// Reservations that lines may have made, and that no line of this import has yet.
+struct Earlier<'a> {
+    /// By id in each list.
+    all: BTreeMap<&'a UserName, BTreeMap<Key, Vec<&'a Reservation>>>,
+    taken: BTreeSet<&'a ReservationId>,
+}
+
+impl<'a> Earlier<'a> {
+    fn of(fsm: &'a Fsm, wishes: &'a [CreateReservation]) -> Self {
+        let mut all: BTreeMap<&UserName, BTreeMap<Key, Vec<&Reservation>>> =
+            wishes.iter().map(|wish| (&wish.owner, BTreeMap::new())).collect();
+        let end = |r: &Reservation| {
+            r.imported.map_or(r.window.ends_at, |w| w.ends_at.max(r.window.ends_at))
+        };
+        let lasts = |r: &&Reservation| end(r) > fsm.now && !r.undone;
+        for r in fsm.reservations.all().filter(lasts) {
+            let Some(of_owner) = all.get_mut(&r.owner) else { continue };
+            let places = [Some(by_start(r.window, fsm.now)), r.imported.map(Key::Line)];
+            for place in places.into_iter().flatten() {
+                of_owner.entry(place).or_default().push(r);
+            }
+        }
+        Self { all, taken: BTreeSet::new() }
+    }
+
+    /// Of several the one that ends first: a later line may need the others.
+    fn take(
+        &mut self,
+        owner: &UserName,
+        place: Key,
+        is_it: impl Fn(&Reservation) -> bool,
+    ) -> Option<&'a ReservationId> {
+        let alike = self.all.get(owner)?.get(&place)?.iter();
+        let found = alike.filter(|r| !self.taken.contains(&r.id) && is_it(r));
+        let id = found.min_by_key(|r| (r.window.ends_at, !r.is_open())).map(|r| &r.id)?;
+        self.taken.insert(id);
+        Some(id)
     }
 }
 
@@ -274,8 +314,7 @@ fn asks_alike(r: &Reservation, wish: &CreateReservation) -> bool {
 }
 
 /// The line whose reservation stands in the way, and would be there only with this import.
-fn taken_by(why: &Rejection, wishes: &[CreateReservation]) -> Option<u32> {
+fn taken_by(why: &Rejection, line_of: &BTreeMap<&str, u32>) -> Option<u32> {
     let Rejection::GpusHeld { holdings, .. } = why else { return None };
-    let line = |holder: &str| wishes.iter().position(|wish| wish.id.as_str() == holder);
-    holdings.iter().find_map(|held| line(&held.holder)).and_then(|at| u32::try_from(at).ok())
+    holdings.iter().find_map(|held| line_of.get(held.holder.as_str()).copied())
 }

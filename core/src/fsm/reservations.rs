@@ -42,7 +42,13 @@ impl Fsm {
 
     /// Writes down what was granted.
     pub(super) fn book(&mut self, turn: &mut Turn<'_>, wish: &CreateReservation, granted: Granted) {
-        let reservation = scheduled(wish, granted, self.now);
+        self.reservations.insert(scheduled(wish, granted, self.now));
+        self.say_booked(turn, wish);
+    }
+
+    /// Of a reservation that is in the book now: said, and handed to its agent where it begins soon.
+    pub(super) fn say_booked(&mut self, turn: &mut Turn<'_>, wish: &CreateReservation) {
+        let Some(reservation) = self.reservations.get(&wish.id) else { return };
         turn.say(Event::ReservationCreated {
             reservation: wish.id.clone(),
             owner: wish.owner.clone(),
@@ -53,7 +59,6 @@ impl Fsm {
             starts_at: reservation.window.starts_at,
             ends_at: reservation.window.ends_at,
         });
-        self.reservations.insert(reservation);
         self.hand_out(turn, &wish.id);
     }
 

@@ -108,6 +108,13 @@ impl ReservationBook {
         &self.touched
     }
 
+    /// What is derived from it is to be worked out again.
+    pub(crate) fn touch(&mut self, id: &ReservationId) {
+        if let Some(r) = self.counting.get(id).filter(|r| !self.touched.contains(&r.node)) {
+            self.touched.insert(r.node.clone());
+        }
+    }
+
     pub(crate) fn take_touched(&mut self) -> BTreeSet<NodeName> {
         std::mem::take(&mut self.touched)
     }
