@@ -121,13 +121,12 @@ impl<'a, 'w> Places<'a, 'w> {
         let index = self.fsm.index();
         let meant = index.built(slot).of_kinds(self.wish);
         let named = &self.wish.request.uuids;
-        match self.fsm.node(index.name(slot)).filter(|_| !named.is_empty()) {
-            Some(node) => {
-                let places = named.iter().filter_map(|uuid| place_of(node, uuid));
-                meant & places.fold(0, |set, place| set | place)
-            }
-            None => meant,
+        if named.is_empty() {
+            return meant;
         }
+        let Some(node) = self.fsm.node(index.name(slot)) else { return 0 };
+        let places = named.iter().filter_map(|uuid| place_of(node, uuid));
+        meant & places.fold(0, |set, place| set | place)
     }
 
     /// Whether what was picked of the node was picked by claims alone.
