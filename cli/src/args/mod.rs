@@ -63,7 +63,7 @@ pub(crate) use node::{
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};
 pub(crate) use reservation::{
-    Adopted, AtEnd, ExtendArgs, ReleaseArgs, ReservationArgs, ReservationExportArgs,
+    Adopted, AtEnd, CalendarArgs, ExtendArgs, ReleaseArgs, ReservationArgs, ReservationExportArgs,
     ReservationImportArgs, ReservationLimitsArgs, ReservationListArgs, ReservationRulesArgs,
     ReservationShowArgs, ReservationVerb, ReserveArgs, SshArgs, WishArgs,
 };
@@ -152,6 +152,8 @@ pub(crate) enum Verb {
     Why(WhyArgs),
     /// Show who uses which GPU, and what is free
     Status(StatusArgs),
+    /// Show who has which GPU when
+    Calendar(CalendarArgs),
     /// Show your GPUs on this machine
     Held(HeldArgs),
     /// Watch GPUs and jobs live
@@ -217,6 +219,7 @@ impl Verb {
             | Verb::Cancel(_)
             | Verb::Why(_)
             | Verb::Status(_)
+            | Verb::Calendar(_)
             | Verb::Top(_)
             | Verb::Doctor(_)
             | Verb::Node(_)

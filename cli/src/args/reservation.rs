@@ -235,6 +235,15 @@ pub(crate) struct ReservationRulesArgs {
 pub(crate) struct ReservationListArgs {
     #[command(flatten)]
     pub(crate) owner: OwnerArgs,
+    /// Only those with GPUs of this node
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
+    /// Only those with this GPU: titan01:3 or its UUID
+    #[arg(long, value_name = "GPU")]
+    pub(crate) gpu: Option<String>,
+    /// Only those that touch this day: today, friday, 2026-12-01
+    #[arg(long, value_name = "DAY")]
+    pub(crate) day: Option<String>,
     /// Show ended and cancelled reservations too
     #[arg(short, long)]
     pub(crate) all: bool,
@@ -311,6 +320,36 @@ pub(crate) struct ReservationExportArgs {
     /// Only this user's
     #[arg(short, long, value_name = "USER")]
     pub(crate) user: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each line is a GPU, or several of a node that are the same. A column is a span of time; the wider the \
+    terminal, the shorter. -o wide writes sentences instead, -o json has all times.\n\n\
+    Examples:\n  \
+    fleet calendar\n  \
+    fleet calendar -t 7d --model v100\n  \
+    fleet calendar --from monday -t 5d --node titan01"
+)]
+pub(crate) struct CalendarArgs {
+    /// Begin of the picture: 14:00, monday, 2026-12-01 [default: now]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) from: Option<String>,
+    /// How much time it shows: 8h, 7d, 30d [default: 1d]
+    #[arg(short = 't', long = "time", value_name = "LENGTH")]
+    pub(crate) time: Option<String>,
+    /// Only GPUs of this node
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
+    /// Only GPUs of this model
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) stale: StaleArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

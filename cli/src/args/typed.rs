@@ -49,8 +49,8 @@ const ELSEWHERE: [(&[&str], &str); 27] = [
     ),
     (&["book", "salloc", "allocate"], "`fleet reserve -G 1 -t 2h` reserves GPUs"),
     (
-        &["calendar", "schedule", "bookings", "reservations"],
-        "`fleet reservation list` shows who has reserved what",
+        &["schedule", "timeline", "bookings", "reservations"],
+        "`fleet calendar` shows who has which GPU when",
     ),
     (
         &["usage", "report", "reports", "stats", "sstat"],

@@ -7,6 +7,7 @@ mod attach;
 mod audit;
 mod authority;
 mod bars;
+mod calendar;
 mod checkpoint;
 mod controller;
 mod cp;
@@ -246,6 +247,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Logs(args) => logs::run(context, &args).await,
         Verb::Cancel(args) => job::cancel(context, &args).await,
         Verb::Why(args) => why::run(context, &args).await,
+        Verb::Calendar(args) => calendar::run(context, &args).await,
         Verb::Status(args) => status::run(context, &args).await,
         Verb::Held(args) => held::run(context, &args).await,
         Verb::Top(args) => status::top(context, &args).await,

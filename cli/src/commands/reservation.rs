@@ -7,7 +7,7 @@ use fleet_proto::v1::{
     ReleaseReservationRequest, SetReservationRulesRequest,
 };
 
-use super::{Context, owner_filter, signals, watch};
+use super::{Context, node, owner_filter, signals, watch};
 use crate::args::{
     AtEnd, ExtendArgs, ReleaseArgs, ReservationExportArgs, ReservationListArgs,
     ReservationRulesArgs, ReservationShowArgs,
@@ -19,7 +19,7 @@ use crate::exit_code::Exit;
 use crate::output::reservation::{NEVER, window_shown};
 use crate::output::text::{harmless, print, say};
 use crate::spreadsheet;
-use crate::times::{Edge, across_a_change};
+use crate::times::{Edge, across_a_change, read_when};
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "reservation";
@@ -29,11 +29,61 @@ pub(super) async fn list(context: &Context, args: &ReservationListArgs) -> Resul
         (context.client()?.stale(args.stale.stale), context.printer(&args.output)?);
     let owner = owner_filter(&client, &args.owner).await?;
     let request = ListReservationsRequest { ids: Vec::new(), owner, all: args.all };
+    let only = Only::of(context, &client, args).await?;
     watch::show(&client, args.watch, async || {
-        let items = fetch(&client, request.clone()).await?;
+        let mut items = fetch(&client, request.clone()).await?;
+        items.retain(|reservation| only.means(reservation));
         printer.list(&items)
     })
     .await
+}
+
+/// Which of them are shown.
+struct Only {
+    node: Option<String>,
+    /// Its UUID.
+    gpu: Option<String>,
+    /// From its first instant to the first of the next one.
+    day: Option<(u64, u64)>,
+}
+
+impl Only {
+    async fn of(
+        context: &Context,
+        client: &Client,
+        args: &ReservationListArgs,
+    ) -> Result<Self, Failure> {
+        node::must_exist(client, args.node.as_ref(), &context.clock).await?;
+        let gpu = match &args.gpu {
+            Some(gpu) => Some(client.resolve(super::gpu::KIND, gpu).await?),
+            None => None,
+        };
+        let day = args.day.as_ref().map(|day| whole_day(context, day)).transpose()?;
+        Ok(Self { node: args.node.clone(), gpu, day })
+    }
+
+    fn means(&self, reservation: &Reservation) -> bool {
+        let begins = reservation.starts_at.map_or(0, |at| at.0);
+        let ends = reservation.ends_at.map_or(u64::MAX, |at| at.0);
+        self.node.as_ref().is_none_or(|node| reservation.node.as_ref() == Some(node))
+            && self.gpu.as_ref().is_none_or(|uuid| reservation.gpus.iter().any(|g| g.uuid == *uuid))
+            && self.day.is_none_or(|(from, until)| begins < until && from < ends)
+    }
+}
+
+/// The first instant of a day that is typed after `--day`, and of the next one.
+fn whole_day(context: &Context, day: &str) -> Result<(u64, u64), Failure> {
+    let edge = |edge| {
+        let read = read_when(day, context.clock.now, context.clock.zone(), edge);
+        read.map(|read| read.when.unix_ms()).map_err(|error| Failure::usage("--day", error))
+    };
+    let (begins, ends) = (edge(Edge::Start)?, edge(Edge::End)?);
+    // A time of day is the same at both.
+    if begins == ends {
+        let problem = format!("{day:?} is not a day; write one like friday or 2026-12-01");
+        return Err(Failure::usage("--day", problem));
+    }
+    Ok((begins, ends))
 }
 
 pub(super) async fn fetch(

@@ -5,6 +5,7 @@
 //! has no message of the API is defined here: findings of `fleet doctor`, lines of a spreadsheet.
 
 pub(crate) mod authority;
+pub(crate) mod calendar;
 pub(crate) mod checkpoint;
 pub(crate) mod controller;
 pub(crate) mod doctor;
@@ -77,6 +78,11 @@ impl Printer {
         };
         let colour = text::colour_wanted();
         Ok(Self { format, header: !args.no_header, colour, columns: text::columns, clock })
+    }
+
+    /// The columns of the terminal, where there is one.
+    pub(crate) fn columns(&self) -> Option<usize> {
+        (self.columns)()
     }
 
     /// Whether people read it, not programs.

@@ -5,6 +5,7 @@
 //! for what is not known. Fields are only ever added. Nothing here knows of a terminal, a time zone or a table.
 
 pub mod authority;
+pub mod calendar;
 pub mod checkpoint;
 pub mod controller;
 pub mod gpu;

@@ -164,6 +164,19 @@ fn what_a_node_enforces_is_said_with_what_it_does_instead() {
 }
 
 #[test]
+fn the_calendar_has_who_has_each_gpu_when() {
+    let mut gpus: Vec<gpu::Gpu> = samples::gpus().map(gpu::Gpu::from).into();
+    let job = Some("job-8c2m4t".to_owned());
+    gpus[1] = gpu::Gpu { job, held_by: Some("eve".to_owned()), ..gpus[1].clone() };
+    let reservation = reservation::Reservation::from(samples::reservation());
+    let calendar = calendar::of(&gpus, std::slice::from_ref(&reservation));
+    check("calendar", &calendar);
+    let by = calendar.iter().map(|gpu| gpu.taken.iter().map(|one| one.by).collect::<Vec<_>>());
+    let expected = [vec![calendar::TakenBy::Reservation], vec![calendar::TakenBy::Job]];
+    assert_eq!(by.collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn the_gpus_of_a_node_are_folded() {
     let gpus: Vec<gpu::Gpu> = samples::gpus().map(gpu::Gpu::from).into();
     check("node-gpus", &node_gpus::by_node(&gpus));
