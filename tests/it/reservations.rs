@@ -19,6 +19,7 @@ fn windows_and_their_ends() -> Result<()> {
     steps.step("an unavailable GPU is refused with its holder, the end and the next slot", || {
         overlap(&lab)
     });
+    steps.step("the calendar shows it, and a dry run changes nothing", || calendar(&lab));
     steps.step("it starts on time and gives its GPUs back in the end", || on_time(&lab));
     steps.step("a job in it ends with it, whatever it does", || job_ends_with_it(&lab));
     steps.step("other people's jobs respect it ahead of time", || ahead_of_time(&lab));
@@ -49,6 +50,38 @@ fn reservation_in(lab: &Lab, id: &str, state: &str, limit: Duration) -> Result<V
         Ok((last["state"] == state).then(|| last.clone()))
     })
     .with_context(|| last.to_string())
+}
+
+fn calendar(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    let id = reserve(lab, &["-G", "2", "--node", "titan01", "-t", "5h", "--for", "alice"])?;
+    let picture = lab.output(&["calendar"])?;
+    let of_node = |node: &str| picture.lines().find(|line| line.starts_with(node));
+    ensure!(of_node("titan01:0-1 v100").is_some_and(|line| line.contains("[alice==")), "{picture}");
+    ensure!(of_node("titan02:0-1 v100").is_some_and(|line| line.contains("....")), "{picture}");
+    let all = lab.json(&["calendar", "--node", "titan01"])?;
+    ensure!(all["items"][1]["taken"][0]["id"] == *id, "{all}");
+    // Of a day, a GPU, a node: it, and nothing where it is not.
+    let listed = |words: &[&str]| -> Result<usize> {
+        let all = lab.json(&[&["reservation", "list"], words].concat())?;
+        Ok(all["items"].as_array().map_or(0, Vec::len))
+    };
+    ensure!(listed(&["--gpu", "titan01:1", "--node", "titan01"])? == 1, "it is on that GPU");
+    ensure!(listed(&["--gpu", "titan02:1"])? == 0, "it is on no other GPU");
+    ensure!(listed(&["--day", "today"])? == 1, "it is of today");
+    ensure!(listed(&["--day", "2037-01-01"])? == 0, "it is of no other day");
+    lab.run(&["reservation", "list", "--day", "09:00"])?.fails(2, &["is not a day"])?;
+    lab.run(&["calendar", "--node", "titan09"])?.fails(3, &["no node \"titan09\""])?;
+    let tried = lab.run(&["reserve", "--dry-run", "-G", "1", "-t", "1h"])?;
+    tried.ok()?;
+    ensure!(
+        tried.stderr.contains("would reserve titan02:") && tried.stdout.is_empty(),
+        "{tried:?}"
+    );
+    let refused = lab.run(&["reserve", "--dry-run", "--gpu", "titan01:0", "-t", "1h"])?;
+    refused.fails(6, &["alice", "reserve that: fleet reserve --gpu titan01:0"])?;
+    ensure!(listed(&[])? == 1, "a dry run reserves nothing");
+    lab.output(&["release", "--yes", &id]).map(drop)
 }
 
 fn spreadsheet(lab: &Lab) -> Result<()> {

@@ -90,6 +90,9 @@ pub(crate) struct ReserveArgs {
     /// If the GPUs are taken, keep trying this long
     #[arg(long, value_name = "LENGTH")]
     pub(crate) wait: Option<String>,
+    /// Only show which GPUs you would get, or when they become available
+    #[arg(long, conflicts_with = "wait")]
+    pub(crate) dry_run: bool,
     /// What happens at the end [default: see `fleet reservation rules`]
     #[arg(long, value_name = "POLICY")]
     pub(crate) at_end: Option<AtEnd>,

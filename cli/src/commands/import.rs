@@ -290,6 +290,7 @@ fn request(line: &SheetLine, gpus: GpuWish) -> CreateReservationRequest {
         with: line.with.clone(),
         adopts: None,
         new_users: false,
+        dry_run: false,
     }
 }
 

@@ -66,7 +66,16 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
         }
     };
     let window = window_shown(&reservation, &context.clock);
-    say(&format!("reserved {} {window}", reservation.gpus_shown()));
+    let gpus = reservation.gpus_shown();
+    if args.dry_run {
+        say(&format!("would reserve {gpus} {window}; nothing was reserved"));
+        // It has no id that could be printed.
+        if !printer.for_people() {
+            print(&printer.one(&reservation)?)?;
+        }
+        return Ok(Exit::Done);
+    }
+    say(&format!("reserved {gpus} {window}"));
     if let Some(reason) = &reservation.reason {
         say(reason);
     }
@@ -169,7 +178,7 @@ async fn create(
         Gpus::Used(adoption) => (None, Some(adoption)),
     };
     let request = CreateReservationRequest {
-        meta: client.request_meta()?,
+        meta: if args.dry_run { client.meta_of_its_own()? } else { client.request_meta()? },
         gpus,
         adopts,
         starts_at_unix_ms: window.from.unix_ms(),
@@ -181,6 +190,7 @@ async fn create(
         at_end: args.at_end.map(AtEnd::word).unwrap_or_default().to_owned(),
         with: args.with.clone(),
         new_users,
+        dry_run: args.dry_run,
     };
     let answer = client.call(request, async |api, r| api.create_reservation(r).await).await?;
     Ok(Reservation::from(answer))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use fleet_core::checkpoint::{Checkpoint, CheckpointId, RestartFrom};
 use fleet_core::command::{
-    ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand, JobCommand,
+    ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand, JobCommand, RequestKey,
     ReservationCommand, TokenCommand,
 };
 use fleet_core::ending::EndPolicy;
@@ -127,17 +127,13 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = self.new_reservation_id()?;
+        if request.dry_run {
+            return self.try_reservation(&request, id, &caller, &key).await;
+        }
         let reply = match self.adopted_before(&caller.actor, &key, &request).await? {
             Some(reply) => reply,
             None => {
-                let wish = match &request.adopts {
-                    None => self.reservation_wish(&request, id, &caller.name),
-                    Some(adoption) => self.adopting_wish(&request, adoption, id, &caller.name),
-                };
-                let wish = wish.map_err(|rejection| to_status(&rejection))?;
-                if !request.new_users {
-                    self.refuse_unknown(named(&wish, &caller), &caller, &key).await?;
-                }
+                let wish = self.checked_wish(&request, id, &caller, &key).await?;
                 self.change(
                     &caller.actor,
                     Some(key),
@@ -150,6 +146,42 @@ impl Context {
             Reply::ReservationCreated { id } => self.reservation_view(&id),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// What would be reserved, without an id: it is not there.
+    async fn try_reservation(
+        &self,
+        request: &v1::CreateReservationRequest,
+        id: ReservationId,
+        caller: &Caller,
+        key: &RequestKey,
+    ) -> Result<v1::Reservation, Status> {
+        let wish = self.checked_wish(request, id, caller, key).await?;
+        self.newest().await?;
+        self.raft.read(|fsm| {
+            let made = fsm.try_reservation(&caller.actor, &wish).map_err(|r| to_status(&r))?;
+            let shown = views::reservation(fsm, &self.sessions, &made);
+            Ok(v1::Reservation { id: String::new(), ..shown })
+        })
+    }
+
+    /// What a request wishes for; refused where a field is wrong, or a name that nobody knows.
+    async fn checked_wish(
+        &self,
+        request: &v1::CreateReservationRequest,
+        id: ReservationId,
+        caller: &Caller,
+        key: &RequestKey,
+    ) -> Result<CreateReservation, Status> {
+        let wish = match &request.adopts {
+            None => self.reservation_wish(request, id, &caller.name),
+            Some(adoption) => self.adopting_wish(request, adoption, id, &caller.name),
+        };
+        let wish = wish.map_err(|rejection| to_status(&rejection))?;
+        if !request.new_users {
+            self.refuse_unknown(named(&wish, caller), caller, key).await?;
+        }
+        Ok(wish)
     }
 
     /// An id that no reservation has.

@@ -40,6 +40,15 @@ impl Fsm {
         Ok(Reply::ReservationCreated { id: wish.id.clone() })
     }
 
+    /// What the wish would get now, without taking anything.
+    pub fn try_reservation(
+        &self,
+        actor: &Actor,
+        wish: &CreateReservation,
+    ) -> Result<Reservation, Rejection> {
+        Ok(scheduled(wish, self.check_reservation(actor, wish)?, self.now))
+    }
+
     /// Writes down what was granted.
     pub(super) fn book(&mut self, turn: &mut Turn<'_>, wish: &CreateReservation, granted: Granted) {
         self.reservations.insert(scheduled(wish, granted, self.now));
