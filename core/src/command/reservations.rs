@@ -33,6 +33,21 @@ pub struct CreateReservation {
 }
 
 impl CreateReservation {
+    /// Of GPUs for a window, and nothing else said: in the default project, shared with nobody, ended by the fleet's rule.
+    pub fn plain(id: ReservationId, owner: UserName, gpus: GpuRequest, window: Window) -> Self {
+        Self {
+            id,
+            owner,
+            project: ProjectName::default_project(),
+            gpus,
+            window,
+            note: String::new(),
+            at_end: None,
+            with: BTreeSet::new(),
+            adopts: false,
+        }
+    }
+
     /// Everybody who may use its GPUs without a job.
     pub fn users(&self) -> impl Iterator<Item = &UserName> {
         std::iter::once(&self.owner).chain(&self.with)

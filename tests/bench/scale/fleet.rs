@@ -12,7 +12,7 @@ use fleet_core::{
     gpu::{Gpu, Presence},
     id::{ClusterId, JobId, ReservationId},
     job::{JobSpec, SubmitJob},
-    name::{GpuUuid, NodeName, ProjectName, UserName},
+    name::{GpuUuid, NodeName, UserName},
     node::{Liveness, MachineIdentity, NodeFacts},
     reservation::GpuRequest,
     scheduler,
@@ -212,17 +212,12 @@ impl Fleet {
     pub(super) fn reservation(&mut self, gpus: GpuRequest, window: Window) -> Result<Command> {
         self.number += 1;
         let owner = self.dice(OWNERS);
-        Ok(Command::Reservation(ReservationCommand::Create(CreateReservation {
-            id: ReservationId::parse(&format!("res-{}", self.number))?,
-            owner: UserName::parse(&format!("user{owner}"))?,
-            project: ProjectName::default_project(),
+        Ok(Command::Reservation(ReservationCommand::Create(CreateReservation::plain(
+            ReservationId::parse(&format!("res-{}", self.number))?,
+            UserName::parse(&format!("user{owner}"))?,
             gpus,
             window,
-            note: String::new(),
-            at_end: None,
-            with: Default::default(),
-            adopts: false,
-        })))
+        ))))
     }
 
     /// What the leader proposes when the next deadline has come.

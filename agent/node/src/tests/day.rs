@@ -13,7 +13,6 @@ use fleet_core::gpu::{Architecture, Gpu, Presence};
 use fleet_core::health::Condition;
 use fleet_core::id::{ClusterId, JobId};
 use fleet_core::job::{JobSpec, JobState, SubmitJob};
-use fleet_core::name::ProjectName;
 use fleet_core::node::{MachineIdentity, NodeFacts};
 use fleet_core::reply::Reply;
 use fleet_core::reservation::{GpuRequest, ReservationState};
@@ -125,17 +124,12 @@ impl Fleet {
 
     fn reserve(&mut self, name: &str, gpus: &[u32], from: u64, to: u64) {
         let uuids: Vec<_> = gpus.iter().copied().map(gpu).collect();
-        let wish = CreateReservation {
-            id: res(name),
-            owner: ada(),
-            project: ProjectName::default_project(),
-            gpus: GpuRequest { count: uuids.len() as u32, uuids, ..GpuRequest::default() },
-            window: Window { starts_at: at(from), ends_at: at(to) },
-            note: String::new(),
-            at_end: None,
-            with: Default::default(),
-            adopts: false,
-        };
+        let wish = CreateReservation::plain(
+            res(name),
+            ada(),
+            GpuRequest { count: uuids.len() as u32, uuids, ..GpuRequest::default() },
+            Window { starts_at: at(from), ends_at: at(to) },
+        );
         let who = Who::User { name: ada(), admin: true, groups: Default::default() };
         self.give(who, Command::Reservation(ReservationCommand::Create(wish)));
     }

@@ -11,7 +11,7 @@ use crate::command::{
 use crate::event::Event;
 use crate::id::TokenId;
 use crate::job::JobSpec;
-use crate::name::{NodeName, ProjectName};
+use crate::name::NodeName;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::GpuRequest;
@@ -373,15 +373,13 @@ fn the_node_hears_whose_a_reservation_is_that_was_given_to_somebody_else() {
     let mut w = World::with(&["titan01"]);
     let starts_at = w.now + Millis::hours(2);
     let wish = CreateReservation {
-        id: res("r"),
-        owner: user("ada"),
-        project: ProjectName::default_project(),
-        gpus: GpuRequest { count: 1, ..GpuRequest::default() },
-        window: Window { starts_at, ends_at: starts_at + Millis::hours(1) },
-        note: String::new(),
-        at_end: None,
         with: [user("bob"), user("eve")].into(),
-        adopts: false,
+        ..CreateReservation::plain(
+            res("r"),
+            user("ada"),
+            GpuRequest { count: 1, ..GpuRequest::default() },
+            Window { starts_at, ends_at: starts_at + Millis::hours(1) },
+        )
     };
     w.give(person("root"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
     w.agents_answer = false;

@@ -6,8 +6,6 @@
 //! name with them. From then on a change that breaks this test needs a new cluster version that switches
 //! it on, not new files.
 
-use std::collections::BTreeSet;
-
 use sha2::{Digest, Sha256};
 
 use super::windows::grant;
@@ -31,7 +29,7 @@ use crate::image::ImageUsed;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
 use crate::limits::ReservationLimits;
-use crate::name::{GroupName, ProjectName};
+use crate::name::GroupName;
 use crate::node::{Liveness, MachineIdentity};
 use crate::reservation::GpuRequest;
 use crate::state::{FORMAT, Fsm};
@@ -270,17 +268,12 @@ fn slow_starts(w: &mut World) {
         let attempt = w.place(name, on, &[0]).unwrap();
         let starts_at = w.now + Millis::minutes(31);
         let gpus = GpuRequest { node: Some(node(on)), count: 4, ..Default::default() };
-        let wish = CreateReservation {
-            id: res(&format!("{name}-r")),
-            owner: super::world::user("finn"),
-            project: ProjectName::default_project(),
+        let wish = CreateReservation::plain(
+            res(&format!("{name}-r")),
+            super::world::user("finn"),
             gpus,
-            window: Window { starts_at, ends_at: starts_at + Millis::minutes(10) },
-            note: String::new(),
-            at_end: None,
-            with: BTreeSet::new(),
-            adopts: false,
-        };
+            Window { starts_at, ends_at: starts_at + Millis::minutes(10) },
+        );
         w.give(person("finn"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
         w.now = w.now + Millis::minutes(10);
         w.start(&attempt);
@@ -379,19 +372,17 @@ fn limits(w: &mut World) {
 fn adoption(w: &mut World) {
     w.pass(Millis::hours(2));
     let wish = CreateReservation {
-        id: res("r10"),
-        owner: super::world::user("ada"),
-        project: ProjectName::default_project(),
-        gpus: GpuRequest {
-            count: 1,
-            uuids: vec![super::world::gpu("titan01", 3)],
-            ..GpuRequest::default()
-        },
-        window: Window { starts_at: w.now, ends_at: w.now + Millis::hours(1) },
-        note: String::new(),
-        at_end: None,
-        with: BTreeSet::new(),
         adopts: true,
+        ..CreateReservation::plain(
+            res("r10"),
+            super::world::user("ada"),
+            GpuRequest {
+                count: 1,
+                uuids: vec![super::world::gpu("titan01", 3)],
+                ..GpuRequest::default()
+            },
+            Window { starts_at: w.now, ends_at: w.now + Millis::hours(1) },
+        )
     };
     w.give(person("ada"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
 }
@@ -431,15 +422,13 @@ fn sharing(w: &mut World) {
     let user = super::world::user;
     let starts_at = w.now + Millis::hours(200);
     let wish = CreateReservation {
-        id: res("r8"),
-        owner: user("ada"),
-        project: ProjectName::default_project(),
-        gpus: GpuRequest { count: 1, ..Default::default() },
-        window: Window { starts_at, ends_at: starts_at + Millis::hours(1) },
-        note: String::new(),
-        at_end: None,
         with: [user("bob"), user("eve")].into(),
-        adopts: false,
+        ..CreateReservation::plain(
+            res("r8"),
+            user("ada"),
+            GpuRequest { count: 1, ..Default::default() },
+            Window { starts_at, ends_at: starts_at + Millis::hours(1) },
+        )
     };
     w.give(person("root"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
     let (reason, transfer_to) = ("for the record".to_owned(), None);
@@ -454,15 +443,13 @@ fn ending(w: &mut World) {
     w.give(person("root"), Command::Ending(set)).unwrap();
     let at_end = EndPolicy::ExtendIfFree;
     let wish = CreateReservation {
-        id: res("r5"),
-        owner: super::world::user("ada"),
-        project: ProjectName::default_project(),
-        gpus: GpuRequest { count: 1, node: Some(node("titan01")), ..Default::default() },
-        window: Window { starts_at: w.now, ends_at: w.now + Millis::hours(1) },
-        note: String::new(),
         at_end: Some(EndPolicy::Stop),
-        with: BTreeSet::new(),
-        adopts: false,
+        ..CreateReservation::plain(
+            res("r5"),
+            super::world::user("ada"),
+            GpuRequest { count: 1, node: Some(node("titan01")), ..Default::default() },
+            Window { starts_at: w.now, ends_at: w.now + Millis::hours(1) },
+        )
     };
     w.give(person("ada"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
     let own = EndingCommand::SetAtEnd { id: res("r5"), at_end };
@@ -619,15 +606,13 @@ fn access(w: &mut World) {
 
 fn import(name: &str, window: Window, import: Option<ImportId>) -> Command {
     let line = CreateReservation {
-        id: res(name),
-        owner: super::world::user("ada"),
-        project: ProjectName::default_project(),
-        gpus: GpuRequest { count: 1, ..Default::default() },
-        window,
         note: "from the spreadsheet".to_owned(),
-        at_end: None,
-        with: BTreeSet::new(),
-        adopts: false,
+        ..CreateReservation::plain(
+            res(name),
+            super::world::user("ada"),
+            GpuRequest { count: 1, ..Default::default() },
+            window,
+        )
     };
     Command::Reservation(ReservationCommand::Import { reservations: vec![line], import })
 }

@@ -5,7 +5,6 @@ use crate::calendar::tests::places;
 use crate::command::{Command, CreateReservation, ReservationCommand};
 use crate::fsm::IMPORT_LINES_MAX;
 use crate::id::{ImportId, ReservationId};
-use crate::name::ProjectName;
 use crate::rejection::{LineProblem, Rejection};
 use crate::reply::{ImportedLine, Reply};
 use crate::reservation::{GpuRequest, ReservationState};
@@ -21,17 +20,12 @@ fn line(
     until: i64,
 ) -> CreateReservation {
     let at = |hours: i64| Timestamp(w.now.0.saturating_add_signed(hours * 3_600_000));
-    CreateReservation {
-        id: res(name),
-        owner: user(owner),
-        project: ProjectName::default_project(),
-        gpus: GpuRequest { count, ..GpuRequest::default() },
-        window: Window { starts_at: at(from), ends_at: at(until) },
-        note: String::new(),
-        at_end: None,
-        with: Default::default(),
-        adopts: false,
-    }
+    CreateReservation::plain(
+        res(name),
+        user(owner),
+        GpuRequest { count, ..GpuRequest::default() },
+        Window { starts_at: at(from), ends_at: at(until) },
+    )
 }
 
 fn import(

@@ -5,7 +5,7 @@ use crate::actor::{Actor, Who};
 use crate::command::{Command, CreateReservation, LimitsCommand, Report, ReservationCommand};
 use crate::ending::WindowUse;
 use crate::limits::{LIMITED_GROUPS_MAX, ReservationLimits};
-use crate::name::{GroupName, ProjectName};
+use crate::name::GroupName;
 use crate::rejection::Rejection;
 use crate::reservation::{
     GpuRequest, RESERVATION_AHEAD_MAX, RESERVATION_LENGTH_MAX, ReservationState,
@@ -135,17 +135,12 @@ fn where_there_are_limits_none_goes_on_into_the_owners_next() {
         }
         let starts_at = w.now;
         for (name, on, after) in [("a", "titan01", Millis(0)), ("b", "titan02", HOUR)] {
-            let wish = CreateReservation {
-                id: res(name),
-                owner: user("bob"),
-                project: ProjectName::default_project(),
-                gpus: GpuRequest { count: 1, node: Some(node(on)), ..GpuRequest::default() },
-                window: Window { starts_at: starts_at + after, ends_at: starts_at + after + HOUR },
-                note: String::new(),
-                at_end: None,
-                with: Default::default(),
-                adopts: false,
-            };
+            let wish = CreateReservation::plain(
+                res(name),
+                user("bob"),
+                GpuRequest { count: 1, node: Some(node(on)), ..GpuRequest::default() },
+                Window { starts_at: starts_at + after, ends_at: starts_at + after + HOUR },
+            );
             w.give(person("bob"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
         }
         let (reservation, seen) = (res("a"), WindowUse::Used);

@@ -176,21 +176,16 @@ fn what_is_there_or_held_is_not_forgotten() {
 /// One GPU of the node in two hours.
 fn reserve(w: &mut World, name: &str, card: Option<&str>, hours: u64) -> Result<Reply, Rejection> {
     let (starts_at, owner) = (w.now + Millis::hours(hours), "ada");
-    let wish = crate::command::CreateReservation {
-        id: res(name),
-        owner: super::world::user(owner),
-        project: crate::name::ProjectName::default_project(),
-        gpus: crate::reservation::GpuRequest {
+    let wish = crate::command::CreateReservation::plain(
+        res(name),
+        super::world::user(owner),
+        crate::reservation::GpuRequest {
             count: 1,
             uuids: card.map(uuid).into_iter().collect(),
             ..Default::default()
         },
-        window: crate::time::Window { starts_at, ends_at: starts_at + Millis::hours(1) },
-        note: String::new(),
-        at_end: None,
-        with: Default::default(),
-        adopts: false,
-    };
+        crate::time::Window { starts_at, ends_at: starts_at + Millis::hours(1) },
+    );
     w.give(person(owner), Command::Reservation(ReservationCommand::Create(wish)))
 }
 

@@ -1,7 +1,5 @@
 //! Reservations: windows, leases, jobs under them, ends.
 
-use std::collections::BTreeSet;
-
 use super::world::{START, World, bad, facts, gpu, job, node, person, plain, res, user};
 use crate::allocation::AttemptEnd;
 use crate::command::{
@@ -10,7 +8,7 @@ use crate::command::{
 use crate::health::Severity;
 use crate::job::JobSpec;
 use crate::lease::LeaseHolder;
-use crate::name::{GpuUuid, ProjectName};
+use crate::name::GpuUuid;
 use crate::rejection::Rejection;
 use crate::reservation::{GpuRequest, ReservationState, SHARED_WITH_MAX};
 use crate::time::{Millis, Timestamp, Window};
@@ -152,17 +150,12 @@ fn windows_that_make_no_sense_name_their_field() {
         (START, Timestamp(u64::MAX), "window"),
     ];
     for (starts_at, ends_at, wrong) in cases {
-        let wish = CreateReservation {
-            id: res("r"),
-            owner: user("ada"),
-            project: ProjectName::default_project(),
-            gpus: GpuRequest { count: 1, ..GpuRequest::default() },
-            window: Window { starts_at, ends_at },
-            note: String::new(),
-            at_end: None,
-            with: Default::default(),
-            adopts: false,
-        };
+        let wish = CreateReservation::plain(
+            res("r"),
+            user("ada"),
+            GpuRequest { count: 1, ..GpuRequest::default() },
+            Window { starts_at, ends_at },
+        );
         match w.give(person("ada"), Command::Reservation(ReservationCommand::Create(wish))) {
             Err(Rejection::InvalidField { field, .. }) => assert_eq!(field, wrong),
             other => panic!("{starts_at:?}..{ends_at:?}: {other:?}"),
@@ -279,15 +272,13 @@ fn a_reservation_is_shared_with_people_who_are_known_while_their_accounts_are_op
     let mut w = World::with(&["titan01"]);
     let start = w.now;
     let wish = |name: &str, with: &[&str]| CreateReservation {
-        id: res(name),
-        owner: user("ada"),
-        project: ProjectName::default_project(),
-        gpus: GpuRequest { count: 1, ..GpuRequest::default() },
-        window: Window { starts_at: start, ends_at: start + Millis::hours(1) },
-        note: String::new(),
-        at_end: None,
         with: with.iter().map(|name| user(name)).collect(),
-        adopts: false,
+        ..CreateReservation::plain(
+            res(name),
+            user("ada"),
+            GpuRequest { count: 1, ..GpuRequest::default() },
+            Window { starts_at: start, ends_at: start + Millis::hours(1) },
+        )
     };
     let shared = |name: &str, with: &[&str]| {
         Command::Reservation(ReservationCommand::Create(wish(name, with)))
@@ -337,15 +328,13 @@ fn work_that_runs_without_a_lease_is_taken_over_on_named_gpus_and_from_now_on() 
     facts.gpus[2].dirty = Some("python3 of ada".to_owned());
     w.report("titan01", Report::Facts { facts }).unwrap();
     let wish = |name: &str, uuids: &[GpuUuid], starts_at, adopts| CreateReservation {
-        id: res(name),
-        owner: user("ada"),
-        project: ProjectName::default_project(),
-        gpus: GpuRequest { count: 1, uuids: uuids.to_vec(), ..GpuRequest::default() },
-        window: Window { starts_at, ends_at: starts_at + hour },
-        note: String::new(),
-        at_end: None,
-        with: BTreeSet::new(),
         adopts,
+        ..CreateReservation::plain(
+            res(name),
+            user("ada"),
+            GpuRequest { count: 1, uuids: uuids.to_vec(), ..GpuRequest::default() },
+            Window { starts_at, ends_at: starts_at + hour },
+        )
     };
     let named = std::slice::from_ref(&in_use);
     let adopting = Command::Reservation(ReservationCommand::Create(wish("r", named, start, true)));

@@ -13,7 +13,7 @@ use crate::health::Severity;
 use crate::id::ReservationId;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
-use crate::name::{GpuUuid, NodeName, ProjectName};
+use crate::name::{GpuUuid, NodeName};
 use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::reservation::{GpuRequest, Reservation, ReservationState, SHARED_WITH_MAX};
@@ -508,15 +508,14 @@ fn what_was_moved_after_the_backup_is_where_its_newest_order_is() {
         let mut w = World::with(&["titan01", "titan02"]);
         let starts_at = w.now + Millis::hours(1);
         let wish = CreateReservation {
-            id: res("r"),
-            owner: user("ada"),
-            project: ProjectName::default_project(),
-            gpus: GpuRequest { count: 4, ..GpuRequest::default() },
-            window: Window { starts_at, ends_at: starts_at + Millis::hours(2) },
             note: "camera ready".to_owned(),
             at_end: Some(EndPolicy::Stop),
-            with: Default::default(),
-            adopts: false,
+            ..CreateReservation::plain(
+                res("r"),
+                user("ada"),
+                GpuRequest { count: 4, ..GpuRequest::default() },
+                Window { starts_at, ends_at: starts_at + Millis::hours(2) },
+            )
         };
         w.give(person("ada"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
         let first = r(&w, "r").clone();

@@ -15,7 +15,7 @@ use crate::health::{Condition, ConditionStatus, Severity, Subject};
 use crate::id::{AllocationId, ClusterId, JobId, ReservationId};
 use crate::job::SubmitJob;
 use crate::job::{CheckpointPlan, JobSpec};
-use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
+use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::{MachineIdentity, NodeFacts};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -404,17 +404,12 @@ impl World {
         length: Millis,
     ) -> Result<Reply, Rejection> {
         let starts_at = self.now + from;
-        let wish = CreateReservation {
-            id: res(name),
-            owner: user(&actor.display_name()),
-            project: ProjectName::default_project(),
-            gpus: GpuRequest { count: gpus, ..GpuRequest::default() },
-            window: Window { starts_at, ends_at: starts_at + length },
-            note: String::new(),
-            at_end: None,
-            with: Default::default(),
-            adopts: false,
-        };
+        let wish = CreateReservation::plain(
+            res(name),
+            user(&actor.display_name()),
+            GpuRequest { count: gpus, ..GpuRequest::default() },
+            Window { starts_at, ends_at: starts_at + length },
+        );
         self.give(actor, Command::Reservation(ReservationCommand::Create(wish)))
     }
 

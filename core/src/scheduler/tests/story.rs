@@ -18,7 +18,7 @@ use crate::health::{Condition, ConditionStatus, Severity, Subject};
 use crate::id::{AllocationId, ClusterId, JobId, ReservationId};
 use crate::job::SubmitJob;
 use crate::job::{CheckpointPlan, JobSpec};
-use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
+use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::{Liveness, MachineIdentity, NodeFacts};
 use crate::reason::Wait;
 use crate::rejection::{Holding, Rejection};
@@ -295,17 +295,12 @@ impl Story {
         gpus: GpuRequest,
         window: Window,
     ) -> Result<Reply, Rejection> {
-        self.admin(Command::Reservation(ReservationCommand::Create(CreateReservation {
-            id: ReservationId::parse(id).unwrap(),
-            owner: UserName::parse(owner).unwrap(),
-            project: ProjectName::default_project(),
+        self.admin(Command::Reservation(ReservationCommand::Create(CreateReservation::plain(
+            ReservationId::parse(id).unwrap(),
+            UserName::parse(owner).unwrap(),
             gpus,
             window,
-            note: String::new(),
-            at_end: None,
-            with: Default::default(),
-            adopts: false,
-        })))
+        ))))
     }
 
     pub(crate) fn submit(
