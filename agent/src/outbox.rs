@@ -675,21 +675,6 @@ mod tests {
     }
 
     fn facts() -> NodeFacts {
-        NodeFacts {
-            machine: fleet_core::node::MachineIdentity::default(),
-            boot_id: String::new(),
-            agent_instance: String::new(),
-            agent_version: String::new(),
-            kernel: String::new(),
-            os: String::new(),
-            driver: None,
-            cpu_millis: 0,
-            memory_bytes: 0,
-            gpus: Vec::new(),
-            links: Vec::new(),
-            gpu_problem: None,
-            enforced: None,
-            driver_released: false,
-        }
+        NodeFacts::bare(fleet_core::node::MachineIdentity::default())
     }
 }

@@ -58,6 +58,28 @@ pub struct NodeFacts {
     pub driver_released: bool,
 }
 
+impl NodeFacts {
+    /// Of a machine of which nothing else is known: no GPUs, no cores, no memory.
+    pub fn bare(machine: MachineIdentity) -> Self {
+        Self {
+            machine,
+            boot_id: String::new(),
+            agent_instance: String::new(),
+            agent_version: String::new(),
+            kernel: String::new(),
+            os: String::new(),
+            driver: None,
+            cpu_millis: 0,
+            memory_bytes: 0,
+            gpus: Vec::new(),
+            links: Vec::new(),
+            gpu_problem: None,
+            enforced: None,
+            driver_released: false,
+        }
+    }
+}
+
 /// Whether the leader hears the agent. Silence only stops new placements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

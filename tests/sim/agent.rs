@@ -152,23 +152,16 @@ fn facts(machine: &Machine, instance: &str) -> NodeFacts {
         replaced_by_next: false,
     };
     NodeFacts {
-        machine: MachineIdentity {
-            machine_id: format!("machine-{}", machine.name),
-            dmi_uuid: String::new(),
-        },
         boot_id: machine.boot_id(),
         agent_instance: instance.to_owned(),
         agent_version: "sim".to_owned(),
-        kernel: String::new(),
-        os: String::new(),
-        driver: None,
         cpu_millis: 16_000,
         memory_bytes: 64 << 30,
         gpus: machine.gpus.iter().enumerate().map(gpu).collect(),
-        links: Vec::new(),
-        gpu_problem: None,
-        enforced: None,
-        driver_released: false,
+        ..NodeFacts::bare(MachineIdentity {
+            machine_id: format!("machine-{}", machine.name),
+            dmi_uuid: String::new(),
+        })
     }
 }
 

@@ -52,20 +52,15 @@ fn csr(key: &OwnKey) -> Vec<u8> {
 /// What titan01 says of itself.
 fn facts() -> Box<NodeFacts> {
     Box::new(NodeFacts {
-        machine: MachineIdentity { machine_id: "m1".to_owned(), dmi_uuid: String::new() },
         boot_id: "boot-1".to_owned(),
         agent_instance: "a1".to_owned(),
         agent_version: "1".to_owned(),
         kernel: "6".to_owned(),
         os: "Debian".to_owned(),
-        driver: None,
         cpu_millis: 1_000,
         memory_bytes: 1 << 30,
-        gpus: Vec::new(),
-        links: Vec::new(),
         gpu_problem: Some("none".to_owned()),
-        enforced: None,
-        driver_released: false,
+        ..NodeFacts::bare(MachineIdentity { machine_id: "m1".to_owned(), dmi_uuid: String::new() })
     })
 }
 

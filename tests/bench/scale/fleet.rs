@@ -84,7 +84,6 @@ fn facts(node: u32) -> Result<NodeFacts> {
     });
     let machine = MachineIdentity { machine_id: format!("id-{node}"), dmi_uuid: String::new() };
     Ok(NodeFacts {
-        machine,
         boot_id: "boot".to_owned(),
         agent_instance: "agent".to_owned(),
         agent_version: "0".to_owned(),
@@ -94,10 +93,7 @@ fn facts(node: u32) -> Result<NodeFacts> {
         cpu_millis: 64_000,
         memory_bytes: 512 << 30,
         gpus: gpus.collect::<Result<_>>()?,
-        links: Vec::new(),
-        gpu_problem: None,
-        enforced: None,
-        driver_released: false,
+        ..NodeFacts::bare(machine)
     })
 }
 

@@ -71,20 +71,13 @@ fn facts(boot: &str) -> NodeFacts {
         replaced_by_next: false,
     };
     NodeFacts {
-        machine: MachineIdentity { machine_id: "m".to_owned(), dmi_uuid: String::new() },
         boot_id: boot.to_owned(),
         agent_instance: "a".to_owned(),
         agent_version: "0".to_owned(),
-        kernel: String::new(),
-        os: String::new(),
-        driver: None,
         cpu_millis: 64_000,
         memory_bytes: 512 << 30,
         gpus: (0..GPUS).map(one).collect(),
-        links: Vec::new(),
-        gpu_problem: None,
-        enforced: None,
-        driver_released: false,
+        ..NodeFacts::bare(MachineIdentity { machine_id: "m".to_owned(), dmi_uuid: String::new() })
     }
 }
 

@@ -91,7 +91,6 @@ pub(super) fn facts(name: &str, gpus: u32, boot: &str) -> NodeFacts {
         replaced_by_next: false,
     };
     NodeFacts {
-        machine: MachineIdentity { machine_id: format!("id-{name}"), dmi_uuid: String::new() },
         boot_id: boot.to_owned(),
         agent_instance: "a".to_owned(),
         agent_version: "0".to_owned(),
@@ -101,10 +100,10 @@ pub(super) fn facts(name: &str, gpus: u32, boot: &str) -> NodeFacts {
         cpu_millis: 8_000,
         memory_bytes: 64 << 30,
         gpus: (0..gpus).map(one).collect(),
-        links: Vec::new(),
-        gpu_problem: None,
-        enforced: None,
-        driver_released: false,
+        ..NodeFacts::bare(MachineIdentity {
+            machine_id: format!("id-{name}"),
+            dmi_uuid: String::new(),
+        })
     }
 }
 

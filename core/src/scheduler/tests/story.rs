@@ -116,20 +116,17 @@ pub(crate) fn spec(gpus: GpuRequest, time_limit: Millis) -> JobSpec {
 /// A node's facts: `titan-x*4+v100*2`, then `cores=16 gib=64 pairs=0-1,2-3`.
 fn facts(name: &str, words: &[&str]) -> NodeFacts {
     let mut facts = NodeFacts {
-        machine: MachineIdentity { machine_id: format!("machine of {name}"), ..Default::default() },
         boot_id: "boot-1".to_owned(),
         agent_instance: "agent-1".to_owned(),
         agent_version: "0.1.0".to_owned(),
         kernel: "6.18".to_owned(),
         os: "debian".to_owned(),
-        driver: None,
         cpu_millis: 16_000,
         memory_bytes: 64 << 30,
-        gpus: Vec::new(),
-        links: Vec::new(),
-        gpu_problem: None,
-        enforced: None,
-        driver_released: false,
+        ..NodeFacts::bare(MachineIdentity {
+            machine_id: format!("machine of {name}"),
+            ..Default::default()
+        })
     };
     for word in words {
         match word.split_once('=') {
