@@ -48,9 +48,12 @@ fn requests(descriptors: &FileDescriptorSet) -> String {
             None => "None".to_owned(),
         };
         let name = message.name();
+        let tries = message.field.iter().any(|field| field.name() == "dry_run");
+        let dry_run = if tries { "self.dry_run" } else { "false" };
         let repeatable = !NOT_REPEATABLE.contains(&name);
         format!(
             "impl ApiRequest for crate::v1::{name} {{\n    fn meta(&self) -> Option<&RequestMeta> {{ {meta} }}\n    \
+             fn is_dry_run(&self) -> bool {{ {dry_run} }}\n    \
              fn is_repeatable(&self) -> bool {{ {repeatable} }}\n}}\n"
         )
     });

@@ -162,7 +162,8 @@ impl Client {
     where
         M: Clone + ApiRequest,
     {
-        let (changes, repeatable) = (message.meta().is_some(), message.is_repeatable());
+        let changes = message.meta().is_some() && !message.is_dry_run();
+        let repeatable = message.is_repeatable();
         let again = || self.requests.id().filter(|_| repeatable);
         let began = Instant::now();
         let mut pause = PAUSE_FIRST;

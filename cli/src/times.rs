@@ -469,6 +469,17 @@ fn end_of_day_date(date: Date, zone: &TimeZone) -> Option<Timestamp> {
     zone.to_ambiguous_timestamp(next.to_datetime(Time::midnight())).compatible().ok()
 }
 
+/// A whole day that is typed, today's weekday as today: its first instant and that of the next one, in milliseconds.
+pub(crate) fn parse_day(text: &str, now: Timestamp, zone: &TimeZone) -> Option<(u64, u64)> {
+    let today = now.to_zoned_datetime(zone.clone()).date();
+    let day = match text.trim().to_ascii_lowercase().as_str() {
+        "yesterday" => today.yesterday().ok()?,
+        day => named_day(day, today, |_| true)?,
+    };
+    let end = |date| u64::try_from(end_of_day_date(date, zone)?.as_millisecond()).ok();
+    Some((end(day.yesterday().ok()?)?, end(day)?))
+}
+
 /// A length for people, in its two largest units: `2d 3h`, `20m`, `0s`.
 pub(crate) fn length(ms: u64) -> String {
     if ms < 1_000 { "0s".to_owned() } else { fleet_core::Millis(ms).to_string() }

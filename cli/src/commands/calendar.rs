@@ -1,6 +1,7 @@
 //! `calendar`: who has which GPU when.
 
 use fleet_proto::json::calendar;
+use fleet_proto::json::values::Time;
 use fleet_proto::v1::{ListGpusRequest, ListReservationsRequest};
 
 use super::{Context, gpu, node, nodes_without_gpus, reservation, watch};
@@ -38,8 +39,18 @@ pub(super) async fn run(context: &Context, args: &CalendarArgs) -> Result<Exit, 
     watch::show(&client, args.watch, async || {
         let gpus = gpu::fetch(&client, of_gpus.clone()).await?;
         let of_all = ListReservationsRequest::default();
-        let calendar = calendar::of(&gpus, &reservation::fetch(&client, of_all).await?);
+        let reservations = reservation::fetch(&client, of_all).await?;
+        let clock = context.clock.read_again();
+        let mut calendar = calendar::of(&gpus, &reservations, clock.now_ms());
+        let from_ms = if from_ms == 0 { clock.now_ms() } else { from_ms };
         if printer.format != Format::Table {
+            let within = |at: Option<Time>, other: u64| at.map_or(other, |at| at.0);
+            for gpu in &mut calendar {
+                gpu.taken.retain(|one| {
+                    within(one.from, 0) < from_ms.saturating_add(length_ms)
+                        && from_ms < within(one.until, u64::MAX)
+                });
+            }
             return printer.list(&calendar);
         }
         if calendar.is_empty() {
@@ -47,8 +58,6 @@ pub(super) async fn run(context: &Context, args: &CalendarArgs) -> Result<Exit, 
             nodes_without_gpus::below_nothing(&client, args.node.as_ref()).await;
             return Ok(String::new());
         }
-        let clock = context.clock.read_again();
-        let from_ms = if from_ms == 0 { clock.now_ms() } else { from_ms };
         let view = View { from_ms, length_ms, columns: printer.columns() };
         Ok(drawn(&calendar, &view, &clock))
     })

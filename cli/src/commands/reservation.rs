@@ -19,7 +19,7 @@ use crate::exit_code::Exit;
 use crate::output::reservation::{NEVER, window_shown};
 use crate::output::text::{harmless, print, say};
 use crate::spreadsheet;
-use crate::times::{Edge, across_a_change, read_when};
+use crate::times::{Edge, across_a_change, parse_day};
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "reservation";
@@ -58,8 +58,16 @@ impl Only {
             Some(gpu) => Some(client.resolve(super::gpu::KIND, gpu).await?),
             None => None,
         };
-        let day = args.day.as_ref().map(|day| whole_day(context, day)).transpose()?;
-        Ok(Self { node: args.node.clone(), gpu, day })
+        let day = args.day.as_ref().map(|day| {
+            parse_day(day, context.clock.now, context.clock.zone()).ok_or_else(|| {
+                let problem =
+                    format!("{day:?} is not a day; write one like today, friday or 2026-12-01");
+                Failure::usage("--day", problem)
+            })
+        });
+        // An empty node is that of all nodes.
+        let node = args.node.clone().filter(|node| !node.is_empty());
+        Ok(Self { node, gpu, day: day.transpose()? })
     }
 
     fn means(&self, reservation: &Reservation) -> bool {
@@ -69,21 +77,6 @@ impl Only {
             && self.gpu.as_ref().is_none_or(|uuid| reservation.gpus.iter().any(|g| g.uuid == *uuid))
             && self.day.is_none_or(|(from, until)| begins < until && from < ends)
     }
-}
-
-/// The first instant of a day that is typed after `--day`, and of the next one.
-fn whole_day(context: &Context, day: &str) -> Result<(u64, u64), Failure> {
-    let edge = |edge| {
-        let read = read_when(day, context.clock.now, context.clock.zone(), edge);
-        read.map(|read| read.when.unix_ms()).map_err(|error| Failure::usage("--day", error))
-    };
-    let (begins, ends) = (edge(Edge::Start)?, edge(Edge::End)?);
-    // A time of day is the same at both.
-    if begins == ends {
-        let problem = format!("{day:?} is not a day; write one like friday or 2026-12-01");
-        return Err(Failure::usage("--day", problem));
-    }
-    Ok((begins, ends))
 }
 
 pub(super) async fn fetch(

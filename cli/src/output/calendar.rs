@@ -17,10 +17,15 @@ use crate::times::Clock;
 const MINUTE: u64 = 60_000;
 /// What a column may stand for, in minutes.
 const STEPS: [u64; 14] = [1, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1_440, 2_880, 10_080];
-/// Between two times in the header, in minutes; each is a number of whole steps.
+/// Between two times in the header, in minutes.
 const TICKS: [u64; 7] = [30, 60, 120, 180, 240, 360, 720];
 /// `09:00` and a blank.
 const TICK_COLUMNS: u64 = 6;
+/// Between two days in the header.
+const DAYS: [u64; 6] = [1, 2, 7, 14, 28, 56];
+/// `Mon 30` or `30 Nov`, and a blank.
+const DAY_COLUMNS: u64 = 7;
+const DAY: u64 = 1_440;
 /// Where nobody says how wide the terminal is, as in a file.
 const COLUMNS: usize = 80;
 /// The names of GPUs take no more than this part of the width.
@@ -81,9 +86,11 @@ impl Scale {
 /// The last instant not after this one that is round on the clock of the zone.
 fn round_down(at_ms: u64, step_ms: u64, clock: &Clock) -> u64 {
     let Some(at) = local(at_ms, clock) else { return at_ms };
-    let offset_ms = i64::from(at.offset().seconds()) * 1_000;
-    let local_ms = at_ms.saturating_add_signed(offset_ms);
-    at_ms - local_ms % step_ms
+    let offset_ms = |at: &ZonedDateTime| i64::from(at.offset().seconds()) * 1_000;
+    let begins_ms = at_ms - at_ms.saturating_add_signed(offset_ms(&at)) % step_ms;
+    // Where the clocks changed in between, the hour that was round is another instant.
+    let change_ms = local(begins_ms, clock).map_or(0, |begins| offset_ms(&at) - offset_ms(&begins));
+    begins_ms.saturating_add_signed(change_ms).min(at_ms)
 }
 
 fn local(at_ms: u64, clock: &Clock) -> Option<ZonedDateTime> {
@@ -96,7 +103,7 @@ pub(crate) fn drawn(gpus: &[GpuCalendar], view: &View, clock: &Clock) -> String 
     let width = view.columns.unwrap_or(COLUMNS);
     let groups = groups(gpus);
     let label_max = (width / LABEL_PART).max(1);
-    let labels: Vec<String> = groups.iter().map(|of| clipped(&label(of), label_max)).collect();
+    let labels: Vec<String> = groups.iter().map(|of| label(of, label_max)).collect();
     let label_width = labels.iter().map(|label| label.width()).max().unwrap_or(0);
     let room = width.saturating_sub(label_width + 1);
     let scale = Scale::of(view, room, clock);
@@ -107,7 +114,7 @@ pub(crate) fn drawn(gpus: &[GpuCalendar], view: &View, clock: &Clock) -> String 
     for (group, label) in groups.iter().zip(&labels) {
         push_line(&mut text, label, label_width, &line(group[0], &scale, clock.now_ms()));
     }
-    for line in below(&groups, &scale) {
+    for line in below(&groups, &scale, clock.now_ms()) {
         text.push_str(&clipped(&line, view.columns.unwrap_or(usize::MAX)));
         text.push('\n');
     }
@@ -128,7 +135,8 @@ fn groups(gpus: &[GpuCalendar]) -> Vec<Vec<&GpuCalendar>> {
     };
     let mut groups: Vec<Vec<&GpuCalendar>> = Vec::new();
     for gpu in gpus {
-        match groups.last_mut().filter(|group| alike(group[0], gpu)) {
+        let next = |group: &[&GpuCalendar]| group[group.len() - 1].index + 1 == gpu.index;
+        match groups.last_mut().filter(|group| alike(group[0], gpu) && next(group)) {
             Some(group) => group.push(gpu),
             None => groups.push(vec![gpu]),
         }
@@ -136,49 +144,80 @@ fn groups(gpus: &[GpuCalendar]) -> Vec<Vec<&GpuCalendar>> {
     groups
 }
 
+/// `:0` or `:0-3`.
+fn numbers(group: &[&GpuCalendar]) -> String {
+    let (first, last) = (group[0].index, group[group.len() - 1].index);
+    if first == last { format!(":{first}") } else { format!(":{first}-{last}") }
+}
+
 /// `titan01:0` or `titan01:0-3`.
 fn name(group: &[&GpuCalendar]) -> String {
-    let (first, last) = (group[0], group[group.len() - 1]);
-    match group.len() {
-        1 => format!("{}:{}", first.node, first.index),
-        _ => format!("{}:{}-{}", first.node, first.index, last.index),
-    }
+    format!("{}{}", group[0].node, numbers(group))
 }
 
-fn label(group: &[&GpuCalendar]) -> String {
-    match &group[0].model {
-        Some(model) => harmless(&format!("{} {model}", name(group))),
-        None => harmless(&name(group)),
+/// Its name and its model. Where there is no room the model goes first, then a part of the node's name: the numbers say
+/// which GPUs these are.
+fn label(group: &[&GpuCalendar], room: usize) -> String {
+    let name = harmless(&name(group));
+    let full = group[0].model.as_ref().map(|model| format!("{name} {}", harmless(model)));
+    if let Some(full) = full.filter(|full| full.width() <= room) {
+        return full;
     }
+    if name.width() <= room {
+        return name;
+    }
+    let numbers = numbers(group);
+    let node = clipped(&harmless(&group[0].node), room.saturating_sub(numbers.width()).max(1));
+    clipped(&format!("{node}{numbers}"), room)
 }
 
-/// The days, and the times where there is more than one of a day.
+/// The days, and the times where there is more than one of a day. A label is at the column that has its instant: after the
+/// clocks changed no column may begin with it.
 fn header(scale: &Scale, room: usize, clock: &Clock) -> Vec<String> {
-    let at: Vec<Option<ZonedDateTime>> =
-        (0..scale.columns).map(|column| local(scale.begin_of(column), clock)).collect();
-    let (mut days, mut times) = (Vec::new(), Vec::new());
     let step = scale.step_ms / MINUTE;
-    let tick = TICKS.into_iter().find(|t| t.is_multiple_of(step) && t / step >= TICK_COLUMNS);
-    let mut before: Option<&ZonedDateTime> = None;
-    for (column, at) in at.iter().enumerate() {
-        let Some(at) = at else { continue };
-        if before.is_none_or(|before| before.date() != at.date()) {
-            let variants = ["%a %-d %b", "%a %-d", "%-d"];
-            days.push((column, variants.map(|format| at.strftime(format).to_string()).to_vec()));
-        }
-        let minutes = |at: &ZonedDateTime| {
-            u64::from(at.hour().unsigned_abs()) * 60 + u64::from(at.minute().unsigned_abs())
+    let tick = TICKS.into_iter().find(|tick| tick / step >= TICK_COLUMNS);
+    let every = DAYS.into_iter().find(|days| days * DAY / step >= DAY_COLUMNS);
+    let every = every.unwrap_or(DAYS[DAYS.len() - 1]);
+    let (mut days, mut times) = (Vec::new(), Vec::new());
+    let mut first_day = None;
+    for column in 0..scale.columns {
+        let begins_ms = scale.begin_of(column);
+        // A column of a day or more stands for the day that it is in the middle of: it may begin an hour off.
+        let last_ms =
+            if step < DAY { scale.begin_of(column + 1) - 1 } else { begins_ms + DAY * MINUTE / 2 };
+        let before_ms = begins_ms.saturating_sub(1);
+        let (Some(before), Some(at)) = (local(before_ms, clock), local(last_ms, clock)) else {
+            continue;
         };
-        if tick.is_some_and(|tick| minutes(at).is_multiple_of(tick)) {
-            times.push((column, vec![at.strftime("%H:%M").to_string()]));
+        let first = *first_day.get_or_insert(at.date());
+        let passed = first.until(at.date()).map_or(0, |span| span.get_days().unsigned_abs());
+        let new = column == 0 || before.date() != at.date() || step >= DAY;
+        if new && u64::from(passed).is_multiple_of(every) {
+            days.push((column, day_texts(&at, every, column == 0)));
         }
-        before = Some(at);
+        let of_day = |at: &ZonedDateTime, tick: u64| {
+            (u64::from(at.hour().unsigned_abs()) * 60 + u64::from(at.minute().unsigned_abs()))
+                / tick
+        };
+        if let Some(tick) = tick
+            && (of_day(&before, tick) != of_day(&at, tick) || before.date() != at.date())
+        {
+            let minutes = of_day(&at, tick) * tick;
+            times.push((column, vec![format!("{:02}:{:02}", minutes / 60, minutes % 60)]));
+        }
     }
     let mut lines = vec![placed(&days, room)];
     if !times.is_empty() {
         lines.push(placed(&times, room));
     }
     lines
+}
+
+/// A day in its forms, longest first. The month is named at the beginning and where it changes.
+fn day_texts(at: &ZonedDateTime, every: u64, is_first: bool) -> Vec<String> {
+    let month = every > 1 || is_first || at.day() == 1;
+    let short = if month { "%-d %b" } else { "%a %-d" };
+    ["%a %-d %b", short, "%-d"].map(|format| at.strftime(format).to_string()).to_vec()
 }
 
 /// Each text at its column, in the longest form that leaves a blank before the next; none where even the shortest does
@@ -216,7 +255,7 @@ struct Bar<'a> {
     to: usize,
 }
 
-fn bars<'a>(taken: &'a [Taken], scale: &Scale) -> Vec<Bar<'a>> {
+fn bars<'a>(taken: &'a [Taken], scale: &Scale, now_ms: u64) -> Vec<Bar<'a>> {
     let mut bars: Vec<Bar<'a>> = Vec::new();
     for one in taken {
         let begins = one.from.map_or(0, |from| from.0);
@@ -224,15 +263,20 @@ fn bars<'a>(taken: &'a [Taken], scale: &Scale) -> Vec<Bar<'a>> {
         if begins >= scale.ends_ms() || ends <= scale.begins_ms {
             continue;
         }
-        let (mut from, mut to) = (scale.column_of(begins), scale.column_from(ends));
-        // Two that meet within a column: it is the later one's, and each has a column at least.
+        let mut from = scale.column_of(begins);
+        let to = match one.until {
+            Some(_) => scale.column_from(ends).max(from + 1),
+            // Not known: it is there now, and that is all.
+            None => scale.column_of(now_ms).max(from) + 1,
+        };
+        // Two in one column: it is the later one's, if the other has more. A bar never leaves its own columns.
         if let Some(before) = bars.last_mut().filter(|before| before.to > from) {
             before.to = from.max(before.from + 1);
             from = before.to;
         }
-        to = to.max(from + 1);
-        if from < scale.columns {
-            bars.push(Bar { taken: one, from, to: to.min(scale.columns) });
+        let to = to.min(scale.columns);
+        if from < to {
+            bars.push(Bar { taken: one, from, to });
         }
     }
     bars
@@ -250,7 +294,7 @@ fn line(gpu: &GpuCalendar, scale: &Scale, now_ms: u64) -> String {
         };
         (from..to).map(sign).collect()
     };
-    for bar in bars(&gpu.taken, scale) {
+    for bar in bars(&gpu.taken, scale, now_ms) {
         line.push_str(&nobody(column, bar.from));
         line.push_str(&bar_text(&bar, scale));
         column = bar.to;
@@ -270,7 +314,7 @@ fn bar_text(bar: &Bar<'_>, scale: &Scale) -> String {
         return fill.to_owned();
     }
     let began = bar.from == 0 && bar.taken.from.is_some_and(|from| from.0 < scale.begins_ms);
-    let lasts = bar.to == scale.columns && bar.taken.until.is_none_or(|at| at.0 > scale.ends_ms());
+    let lasts = bar.to == scale.columns && bar.taken.until.is_some_and(|at| at.0 > scale.ends_ms());
     let room = width - 2;
     let owner = harmless(&bar.taken.owner);
     let with_note = bar.taken.note.as_ref().map(|note| format!("{owner}: {}", harmless(note)));
@@ -297,10 +341,10 @@ fn cut(text: &str, room: usize) -> String {
 }
 
 /// What the signs mean, those that are there; and which GPUs take no work, and why.
-fn below(groups: &[Vec<&GpuCalendar>], scale: &Scale) -> Vec<String> {
+fn below(groups: &[Vec<&GpuCalendar>], scale: &Scale, now_ms: u64) -> Vec<String> {
     let firsts = || groups.iter().map(|group| group[0]);
     let any = |by: TakenBy| {
-        firsts().any(|gpu| bars(&gpu.taken, scale).iter().any(|bar| bar.taken.by == by))
+        firsts().any(|gpu| bars(&gpu.taken, scale, now_ms).iter().any(|bar| bar.taken.by == by))
     };
     let mut signs = Vec::new();
     if any(TakenBy::Reservation) {

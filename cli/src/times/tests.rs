@@ -227,3 +227,26 @@ fn times_are_shown_with_their_zone() {
     let typed = clock.typed(ms);
     assert_eq!(parse_when(&typed, now(), clock.zone()).unwrap().unix_ms(), ms);
 }
+
+#[test]
+fn a_day_is_whole_and_todays_weekday_is_today() {
+    let day = |text: &str, now: &str, zone: &str| {
+        let zone = TimeZone::get(zone).unwrap();
+        let (from, until) = parse_day(text, now.parse().unwrap(), &zone)?;
+        let shown = |ms: u64| timestamp(ms).unwrap().to_string();
+        Some((shown(from), shown(until)))
+    };
+    let of = |from: &str, until: &str| Some((from.to_owned(), until.to_owned()));
+    let friday = "2026-11-27T09:10:00Z";
+    let today = of("2026-11-26T23:00:00Z", "2026-11-27T23:00:00Z");
+    for text in ["today", "friday", "Fri", "2026-11-27"] {
+        assert_eq!(day(text, friday, "Europe/Berlin"), today, "{text}");
+    }
+    let yesterday = of("2026-11-25T23:00:00Z", "2026-11-26T23:00:00Z");
+    assert_eq!(day("yesterday", friday, "Europe/Berlin"), yesterday);
+    // Its midnight does not exist: the day begins when that is over.
+    let cairo = of("2027-04-29T22:00:00Z", "2027-04-30T21:00:00Z");
+    assert_eq!(day("2027-04-30", friday, "Africa/Cairo"), cairo);
+    assert_eq!(day("09:00", friday, "Europe/Berlin"), None);
+    assert_eq!(day("+2h", friday, "Europe/Berlin"), None);
+}

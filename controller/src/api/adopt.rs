@@ -58,12 +58,17 @@ impl Context {
         if let Some(reply) = self.raft.read(|fsm| fsm.answered(actor, key)) {
             return reply.map(Some).map_err(|rejection| to_status(&rejection));
         }
+        self.heard(adoption).map(|()| None)
+    }
+
+    /// Refused where it is not known what runs: on a leader that is new.
+    pub(super) fn heard(&self, adoption: &v1::Adoption) -> Result<(), Status> {
         match self.unheard(&adoption.node) {
             Some(node) => {
                 let problem = format!("{node} has not said yet what runs there; try again");
                 Err(Status::unavailable(problem))
             }
-            None => Ok(None),
+            None => Ok(()),
         }
     }
 

@@ -48,9 +48,9 @@ impl Context {
             self.newest().await?;
             // On a copy and on a thread of its own: seconds for thousands of lines, and nobody may wait for them.
             let (state, sessions) = (self.raft.read(Fsm::clone), self.sessions.clone());
-            let actor = caller.actor.clone();
+            let (actor, now) = (caller.actor.clone(), self.clock.now());
             let tried = tokio::task::spawn_blocking(move || {
-                let (lines, trial) = state.try_import(&actor, &reservations)?;
+                let (lines, trial) = state.try_import(&actor, &reservations, now)?;
                 Ok(answers(&trial, &sessions, &lines, None))
             });
             let tried = tried.await.map_err(|error| Status::internal(error.to_string()))?;

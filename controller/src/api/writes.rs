@@ -148,7 +148,7 @@ impl Context {
         }
     }
 
-    /// What would be reserved, without an id: it is not there.
+    /// What would be reserved. It has no id, because nothing is.
     async fn try_reservation(
         &self,
         request: &v1::CreateReservationRequest,
@@ -156,13 +156,20 @@ impl Context {
         caller: &Caller,
         key: &RequestKey,
     ) -> Result<v1::Reservation, Status> {
-        let wish = self.checked_wish(request, id, caller, key).await?;
+        // Only the leader knows what runs where.
         self.newest().await?;
-        self.raft.read(|fsm| {
-            let made = fsm.try_reservation(&caller.actor, &wish).map_err(|r| to_status(&r))?;
-            let shown = views::reservation(fsm, &self.sessions, &made);
-            Ok(v1::Reservation { id: String::new(), ..shown })
-        })
+        request.adopts.as_ref().map_or(Ok(()), |adoption| self.heard(adoption))?;
+        let wish = self.checked_wish(request, id, caller, key).await?;
+        // On a copy and on a thread of its own, as an import's.
+        let (state, sessions) = (self.raft.read(Fsm::clone), self.sessions.clone());
+        let (actor, now) = (caller.actor.clone(), self.clock.now());
+        let tried = tokio::task::spawn_blocking(move || {
+            let made = state.try_reservation(&actor, &wish, now)?;
+            Ok(views::reservation(&state, &sessions, &made))
+        });
+        let tried = tried.await.map_err(|error| Status::internal(error.to_string()))?;
+        let shown = tried.map_err(|rejection: Rejection| to_status(&rejection))?;
+        Ok(v1::Reservation { id: String::new(), ..shown })
     }
 
     /// What a request wishes for; refused where a field is wrong, or a name that nobody knows.

@@ -13,10 +13,10 @@ use super::{Fsm, Turn};
 use crate::actor::{Actor, Who};
 use crate::command::CreateReservation;
 use crate::id::{ImportId, ReservationId};
-use crate::name::{GpuUuid, UserName};
+use crate::name::{GpuUuid, NodeName, UserName};
 use crate::rejection::{LineProblem, Rejection};
 use crate::reply::{ImportedLine, Reply};
-use crate::reservation::{Reservation, ReservationState};
+use crate::reservation::{GpuRequest, Reservation, ReservationState};
 use crate::time::{Timestamp, Window};
 
 /// Most lines of one import. They are one log entry, so that all are taken or none; no other write is applied meanwhile.
@@ -94,14 +94,15 @@ impl Fsm {
         Ok(open)
     }
 
-    /// What the lines would get, without taking anything: an answer for each, and the state with those in
+    /// What the lines would get at that time, without taking anything: an answer for each, and the state with those in
     /// it that are new, not one of them started.
     pub fn try_import(
         &self,
         actor: &Actor,
         wishes: &[CreateReservation],
+        now: Timestamp,
     ) -> Result<(Vec<ImportedLine>, Fsm), Rejection> {
-        let mut trial = self.clone();
+        let mut trial = self.as_of(now);
         let (lines, _) = trial.judge_lines(actor, wishes, None);
         Ok((lines?, trial))
     }
@@ -177,9 +178,9 @@ impl Fsm {
         // Those that are certain first, so that no other line takes them.
         let kinds = [
             (of_line as Place, is_of_line as Kin),
-            (by_start, has_window),
-            (by_start, serves_line),
-            (by_start, has_its_gpus),
+            (of_start, has_window),
+            (of_start, serves_line),
+            (of_gpus, has_its_gpus),
         ];
         for (place, kin) in kinds {
             let judged = |wish: &&CreateReservation| {
@@ -188,8 +189,8 @@ impl Fsm {
             };
             let judged: Vec<_> = wishes.iter().filter(judged).collect();
             for wish in judged {
-                let place = place(wish.window, now);
-                if let Some(id) = free.take(&wish.owner, place, |r| kin(r, wish, now)) {
+                let Some(place) = place(wish, now) else { continue };
+                if let Some(id) = free.take(&wish.owner, &place, |r| kin(r, wish, now)) {
                     there.insert(wish.id.clone(), id.clone());
                 }
             }
@@ -198,40 +199,57 @@ impl Fsm {
     }
 }
 
+/// What a wish names, which is a part of what must be the same.
+type Names<'a> = (Option<&'a NodeName>, Option<&'a GpuUuid>);
+
 /// Where a reservation that may be there for a line is looked up: an import has thousands of lines, and an owner may
 /// have thousands of reservations.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
+enum Key<'a> {
     /// The window of the line that made it.
-    Line(Window),
-    Start(Timestamp),
+    Line(Window, Names<'a>),
+    Start(Timestamp, Names<'a>),
     /// It has begun, so the start that is written for it says little.
-    Begun,
+    Begun(Names<'a>),
+    /// Its window, and the first of its GPUs.
+    Gpus(Window, &'a GpuUuid),
 }
 
-type Place = fn(Window, Timestamp) -> Key;
+type Place = for<'a> fn(&'a CreateReservation, Timestamp) -> Option<Key<'a>>;
 
-fn of_line(window: Window, _: Timestamp) -> Key {
-    Key::Line(window)
+fn of_line(wish: &CreateReservation, _: Timestamp) -> Option<Key<'_>> {
+    Some(Key::Line(wish.window, names(&wish.gpus)))
 }
 
-fn by_start(window: Window, now: Timestamp) -> Key {
+fn of_start(wish: &CreateReservation, now: Timestamp) -> Option<Key<'_>> {
+    Some(by_start(wish.window, &wish.gpus, now))
+}
+
+fn of_gpus(wish: &CreateReservation, _: Timestamp) -> Option<Key<'_>> {
+    wish.gpus.uuids.iter().min().map(|first| Key::Gpus(wish.window, first))
+}
+
+fn names(gpus: &GpuRequest) -> Names<'_> {
+    (gpus.node.as_ref(), gpus.uuids.first())
+}
+
+fn by_start(window: Window, gpus: &GpuRequest, now: Timestamp) -> Key<'_> {
     match window.starts_at <= now {
-        true => Key::Begun,
-        false => Key::Start(window.starts_at),
+        true => Key::Begun(names(gpus)),
+        false => Key::Start(window.starts_at, names(gpus)),
     }
 }
 
 /// Reservations that lines may have made, and that no line of this import has yet.
 struct Earlier<'a> {
-    /// By id in each list.
-    all: BTreeMap<&'a UserName, BTreeMap<Key, Vec<&'a Reservation>>>,
+    /// In each list what ends first comes first: a later line may need the others.
+    all: BTreeMap<&'a UserName, BTreeMap<Key<'a>, Vec<&'a Reservation>>>,
     taken: BTreeSet<&'a ReservationId>,
 }
 
 impl<'a> Earlier<'a> {
     fn of(fsm: &'a Fsm, wishes: &'a [CreateReservation]) -> Self {
-        let mut all: BTreeMap<&UserName, BTreeMap<Key, Vec<&Reservation>>> =
+        let mut all: BTreeMap<&UserName, BTreeMap<Key<'_>, Vec<&Reservation>>> =
             wishes.iter().map(|wish| (&wish.owner, BTreeMap::new())).collect();
         let end = |r: &Reservation| {
             r.imported.map_or(r.window.ends_at, |w| w.ends_at.max(r.window.ends_at))
@@ -239,25 +257,33 @@ impl<'a> Earlier<'a> {
         let lasts = |r: &&Reservation| end(r) > fsm.now && !r.undone;
         for r in fsm.reservations.all().filter(lasts) {
             let Some(of_owner) = all.get_mut(&r.owner) else { continue };
-            let places = [Some(by_start(r.window, fsm.now)), r.imported.map(Key::Line)];
+            let places = [
+                Some(by_start(r.window, &r.wish, fsm.now)),
+                r.imported.map(|line| Key::Line(line, names(&r.wish))),
+                r.gpus.iter().min().map(|first| Key::Gpus(r.window, first)),
+            ];
             for place in places.into_iter().flatten() {
                 of_owner.entry(place).or_default().push(r);
             }
         }
+        let lists = all.values_mut().flat_map(BTreeMap::values_mut);
+        // Of equals the first by id, as they came.
+        lists.for_each(|list| list.sort_by_key(|r| (r.window.ends_at, !r.is_open())));
         Self { all, taken: BTreeSet::new() }
     }
 
-    /// Of several the one that ends first: a later line may need the others.
     fn take(
         &mut self,
         owner: &UserName,
-        place: Key,
+        place: &Key<'a>,
         is_it: impl Fn(&Reservation) -> bool,
     ) -> Option<&'a ReservationId> {
-        let alike = self.all.get(owner)?.get(&place)?.iter();
-        let found = alike.filter(|r| !self.taken.contains(&r.id) && is_it(r));
-        let id = found.min_by_key(|r| (r.window.ends_at, !r.is_open())).map(|r| &r.id)?;
-        self.taken.insert(id);
+        let Self { all, taken } = self;
+        let list = all.get_mut(owner)?.get_mut(place)?;
+        // Another line may have found it in another list.
+        let at = list.iter().position(|r| is_it(r) && !taken.contains(&r.id))?;
+        let id = &list.remove(at).id;
+        taken.insert(id);
         Some(id)
     }
 }

@@ -40,13 +40,23 @@ impl Fsm {
         Ok(Reply::ReservationCreated { id: wish.id.clone() })
     }
 
-    /// What the wish would get now, without taking anything.
+    /// What the wish would get at that time, without taking anything.
     pub fn try_reservation(
         &self,
         actor: &Actor,
         wish: &CreateReservation,
+        now: Timestamp,
     ) -> Result<Reservation, Rejection> {
-        Ok(scheduled(wish, self.check_reservation(actor, wish)?, self.now))
+        let trial = self.as_of(now);
+        Ok(scheduled(wish, trial.check_reservation(actor, wish)?, trial.now))
+    }
+
+    /// The same state at the time of a question. Its own time is that of the last entry, and a lease whose end has come
+    /// since then is stuck by now.
+    pub(super) fn as_of(&self, now: Timestamp) -> Fsm {
+        let mut trial = self.clone();
+        trial.now = trial.now.max(now);
+        trial
     }
 
     /// Writes down what was granted.

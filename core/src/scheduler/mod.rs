@@ -206,7 +206,7 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     None
 }
 
-/// Where the job of `allocation` could resume right now if it left its place. Who lost a place comes before who has one:
+/// Where the job of `allocation` could resume right now if it left its place. A job that lost its place comes before a job that has one:
 /// what other interrupted jobs will take does not count, nor the place that is kept for the first of them that waits, nor
 /// those held for jobs that must leave and came before it.
 pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {

@@ -51,7 +51,7 @@ pub struct Taken {
     pub owner: String,
     /// Since when, or from when on; null: not known.
     pub from: Option<Time>,
-    /// Until when at the latest; null: not known.
+    /// Until when at the latest; null: not known, also where that is over and it is still there.
     pub until: Option<Time>,
     /// What a reservation's owner noted; null: nothing.
     pub note: Option<String>,
@@ -64,19 +64,23 @@ impl Document for GpuCalendar {
         &["uuid", "node", "index", "model", "state", "reason", "taken"];
 }
 
-/// The calendar of these GPUs, in the order of their nodes and numbers.
-pub fn of(gpus: &[Gpu], reservations: &[Reservation]) -> Vec<GpuCalendar> {
+/// The calendar of these GPUs at a time in milliseconds, in the order of their nodes and numbers.
+pub fn of(gpus: &[Gpu], reservations: &[Reservation], now_ms: u64) -> Vec<GpuCalendar> {
     let mut taken: BTreeMap<&str, Vec<Taken>> = BTreeMap::new();
     for reservation in reservations.iter().filter(|r| claims(r)) {
         for gpu in &reservation.gpus {
-            taken.entry(&gpu.uuid).or_default().push(by_reservation(reservation));
+            taken.entry(&gpu.uuid).or_default().push(by_reservation(reservation, now_ms));
         }
     }
     let mut calendar: Vec<GpuCalendar> = gpus
         .iter()
         .map(|gpu| {
             let mut taken = taken.remove(gpu.uuid.as_str()).unwrap_or_default();
-            taken.extend(by_job(gpu));
+            taken.extend(by_job(gpu, now_ms));
+            let now = |one: &Taken| one.from.is_none_or(|from| from.0 <= now_ms);
+            if !taken.iter().any(now) {
+                taken.extend(by_holder(gpu));
+            }
             taken.sort_by_key(|one| one.from.map_or(0, |from| from.0));
             GpuCalendar {
                 uuid: gpu.uuid.clone(),
@@ -104,26 +108,53 @@ fn claims(reservation: &Reservation) -> bool {
     })
 }
 
-fn by_reservation(reservation: &Reservation) -> Taken {
+/// An end that is over is none: what is still there has outlived it.
+fn to_come(end: Option<Time>, now_ms: u64) -> Option<Time> {
+    end.filter(|end| end.0 > now_ms)
+}
+
+fn by_reservation(reservation: &Reservation, now_ms: u64) -> Taken {
     Taken {
         by: TakenBy::Reservation,
         id: reservation.id.clone(),
         owner: reservation.owner.clone(),
         from: reservation.starts_at,
-        until: reservation.ends_at,
+        until: to_come(reservation.ends_at, now_ms),
         note: reservation.note.clone(),
     }
 }
 
 /// A job within a reservation has no time of its own.
-fn by_job(gpu: &Gpu) -> Option<Taken> {
+fn by_job(gpu: &Gpu, now_ms: u64) -> Option<Taken> {
     let job = gpu.job.clone().filter(|_| gpu.reservation.is_none())?;
     Some(Taken {
         by: TakenBy::Job,
         id: job,
         owner: gpu.held_by.clone().unwrap_or_default(),
         from: None,
-        until: gpu.held_until,
+        until: to_come(gpu.held_until, now_ms),
+        note: None,
+    })
+}
+
+/// What has it now although nothing says until when: its lease is over, and it is being emptied.
+fn by_holder(gpu: &Gpu) -> Option<Taken> {
+    let held = match gpu.state.known()? {
+        GpuState::Reserved | GpuState::Running | GpuState::Releasing => true,
+        GpuState::Free
+        | GpuState::Dirty
+        | GpuState::Lost
+        | GpuState::Unknown
+        | GpuState::Unhealthy
+        | GpuState::Closed => false,
+    };
+    let by = if gpu.reservation.is_some() { TakenBy::Reservation } else { TakenBy::Job };
+    held.then(|| Taken {
+        by,
+        id: gpu.holder().cloned().unwrap_or_default(),
+        owner: gpu.held_by.clone().unwrap_or_default(),
+        from: None,
+        until: None,
         note: None,
     })
 }

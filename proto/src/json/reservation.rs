@@ -10,7 +10,7 @@ use crate::v1 as pb;
 /// A reservation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reservation {
-    /// Its id, `res-9d2fwm`; empty in a dry run: it is not there.
+    /// Its id, `res-9d2fwm`; empty in a dry run, because nothing was reserved.
     pub id: String,
     /// The user whose reservation it is.
     pub owner: String,

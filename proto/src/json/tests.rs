@@ -9,6 +9,8 @@ mod settings;
 use std::fs;
 use std::path::Path;
 
+use fleet_core::view::GpuState;
+
 use super::*;
 use crate::v1 as pb;
 
@@ -169,11 +171,17 @@ fn the_calendar_has_who_has_each_gpu_when() {
     let job = Some("job-8c2m4t".to_owned());
     gpus[1] = gpu::Gpu { job, held_by: Some("eve".to_owned()), ..gpus[1].clone() };
     let reservation = reservation::Reservation::from(samples::reservation());
-    let calendar = calendar::of(&gpus, std::slice::from_ref(&reservation));
+    let calendar = calendar::of(&gpus, std::slice::from_ref(&reservation), samples::at(60));
     check("calendar", &calendar);
     let by = calendar.iter().map(|gpu| gpu.taken.iter().map(|one| one.by).collect::<Vec<_>>());
     let expected = [vec![calendar::TakenBy::Reservation], vec![calendar::TakenBy::Job]];
     assert_eq!(by.collect::<Vec<_>>(), expected);
+    // Overdue, and being emptied after its lease: taken, and nobody knows until when.
+    let late = calendar::of(&gpus, std::slice::from_ref(&reservation), samples::at(481));
+    assert_eq!(late[0].taken[0].until, None);
+    let releasing = GpuState::Releasing.word().to_owned().into();
+    let emptied = gpu::Gpu { state: releasing, job: None, ..gpus[1].clone() };
+    assert_eq!(calendar::of(&[emptied], &[], samples::at(60))[0].taken.len(), 1);
 }
 
 #[test]

@@ -23,7 +23,7 @@ impl Act for ReservationCommand {
         match self {
             ReservationCommand::Create(wish) => fsm.check_reservation(actor, wish).map(|_| ()),
             ReservationCommand::Import { reservations, .. } => {
-                fsm.try_import(actor, reservations).map(|_| ())
+                fsm.try_import(actor, reservations, fsm.now).map(|_| ())
             }
             ReservationCommand::UndoImport { id } => fsm.undoable(actor, id).map(|_| ()),
             ReservationCommand::Extend { id, ends_at } => fsm.check_extension(actor, id, *ends_at),

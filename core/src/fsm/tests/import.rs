@@ -124,7 +124,7 @@ fn lines_are_for_oneself_unless_an_admin_brings_them() {
 fn a_trial_says_what_would_come_and_changes_nothing() {
     let mut w = World::with(&["titan01", "titan02"]);
     let lines = vec![line(&w, "a", "ada", 3, 0, 2), line(&w, "b", "bob", 3, 0, 2)];
-    let (said, trial) = w.fsm.try_import(&person("root"), &lines).unwrap();
+    let (said, trial) = w.fsm.try_import(&person("root"), &lines, w.now).unwrap();
     assert!(w.fsm.reservations().next().is_none());
     assert_eq!(import(&mut w, "root", lines).unwrap(), said);
     for name in ["a", "b"] {
@@ -403,7 +403,7 @@ fn an_undone_import_is_released_and_the_corrected_sheet_is_new() {
         let again = sheet(&w, "y");
         w.pass(Millis::secs(1));
         assert!(w.fsm.reservation(&res("hand")).unwrap().is_open(), "made by hand");
-        let (said, _) = w.fsm.try_import(&person("root"), &again).unwrap();
+        let (said, _) = w.fsm.try_import(&person("root"), &again, w.now).unwrap();
         let created = |name: &str| ImportedLine::Created(res(name));
         assert_eq!(said, [created("ynow"), created("ylater")], "in hands: {in_hands}");
     }
