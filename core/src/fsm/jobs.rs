@@ -157,10 +157,17 @@ impl Fsm {
     /// Applies a plan line by line; a line the state outran is refused and planned again.
     pub(super) fn place_jobs(&mut self, turn: &mut Turn<'_>, lines: &[Placement]) -> Reply {
         let always = Window { starts_at: self.now, ends_at: Timestamp::MAX_ACCEPTED };
-        let held = claims::held_within(self, &always);
-        Reply::Placed {
-            results: lines.iter().map(|line| self.place_job(turn, line, &held)).collect(),
+        let mut held = claims::held_within(self, &always);
+        let mut results = Vec::with_capacity(lines.len());
+        for line in lines {
+            let result = self.place_job(turn, line, &held);
+            // Interrupted work comes first, and may take a place that is held: another one is held from then on.
+            if result.is_ok() && held.iter().any(|place| has_a_gpu_of(line, place)) {
+                held = claims::held_within(self, &always);
+            }
+            results.push(result);
         }
+        Reply::Placed { results }
     }
 
     /// Whether a new job would still be there when the place is needed that is held for one that must leave. The plan may
@@ -168,11 +175,7 @@ impl Fsm {
     fn takes_a_held_place(&self, job: &Job, line: &Placement, held: &[HeldPlace]) -> bool {
         let until = self.now + job.time_left() + job.spec.stop_grace;
         job.queue.class == CLASS_NEW
-            && held.iter().any(|place| {
-                place.node == line.node
-                    && until > place.window.starts_at
-                    && line.gpus.iter().any(|gpu| place.gpus.contains(gpu))
-            })
+            && held.iter().any(|place| until > place.window.starts_at && has_a_gpu_of(line, place))
     }
 
     fn place_job(
@@ -529,6 +532,10 @@ fn exit_code(end: &AttemptEnd) -> Option<i32> {
         | AttemptEnd::NodeFault { .. }
         | AttemptEnd::Lost { .. } => None,
     }
+}
+
+fn has_a_gpu_of(line: &Placement, place: &HeldPlace) -> bool {
+    place.node == line.node && line.gpus.iter().any(|gpu| place.gpus.contains(gpu))
 }
 
 fn finished_event(

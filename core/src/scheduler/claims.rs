@@ -59,11 +59,12 @@ fn is_on_its_way(allocation: &Allocation) -> bool {
     matches!(why, Some(StopWhy::Evicted { .. }))
 }
 
-/// Whether it would resume elsewhere, so that a place is worth holding.
+/// Whether it would start elsewhere, so that a place is worth holding. One that is on its way is queued again before all
+/// new work, also without a checkpoint: without a place of its own it would take another one's.
 fn wants_a_place(fsm: &Fsm, allocation: &Allocation, job: &Job) -> bool {
     allocation.deferral.is_some()
         && allocation.stop.as_ref().is_none_or(|_| is_on_its_way(allocation))
-        && job.spec.checkpoint.is_some()
+        && (job.spec.checkpoint.is_some() || is_on_its_way(allocation))
         && job.spec.reservation.is_none()
         && !job.cancel_requested
         && !allocation.causes.contains_key(&CauseKey::Owner)

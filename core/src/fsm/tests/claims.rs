@@ -235,3 +235,47 @@ fn a_plan_from_before_the_order_takes_no_held_place() {
     w.checkpoint(&a, 5, Millis::ZERO);
     assert_eq!(w.state_of("a"), "stopping", "its place is there");
 }
+
+#[test]
+fn where_interrupted_work_takes_a_held_place_another_one_is_held() {
+    let (mut w, a) = full();
+    ends(&mut w, "t2-0");
+    w.submit("ada", "i", long(training())).unwrap();
+    let interrupted = w.place("i", "titan02", &[0]).unwrap();
+    w.start(&interrupted);
+    w.end(&interrupted, AttemptEnd::NodeFault { message: "gone".to_owned() });
+    w.release("titan02");
+    ends(&mut w, "t2-1");
+    // It is tried again after a pause.
+    w.pass(Millis::minutes(1));
+    let mut placements = scheduler::placements(&w.fsm);
+    let named: Vec<_> = placements.iter().map(|line| line.job.as_str().to_owned()).collect();
+    assert_eq!(named, ["job-i", "job-young-0"], "the interrupted one first");
+    // A plan of another moment has them the other way round.
+    let first = placements[0].gpus.clone();
+    placements[0].gpus = std::mem::replace(&mut placements[1].gpus, first);
+    must_leave(&mut w, &a, 4);
+    let held = &scheduler::plan(&w.fsm).held[&job("a")];
+    assert_eq!(held.gpus, placements[0].gpus);
+    let placed = w.give(Actor::controller(), Command::Job(JobCommand::Place { placements }));
+    let Ok(Reply::Placed { results }) = placed else { panic!("{placed:?}") };
+    let [Ok(_), Err(refused)] = results.as_slice() else { panic!("{results:?}") };
+    assert!(refused.to_string().contains("a GPU is held for a job that must leave"), "{refused}");
+}
+
+#[test]
+fn what_was_evicted_without_a_checkpoint_has_a_place_of_its_own() {
+    let (mut w, a) = full();
+    let drain = Command::Node(NodeCommand::Drain {
+        node: node("titan01"),
+        reason: "disk".to_owned(),
+        deadline: Some(w.now + Millis::secs(1)),
+    });
+    w.give(person("root"), drain).unwrap();
+    w.pass(Millis::secs(2));
+    let stopping = (1..4).filter(|n| w.state_of(&format!("t1-{n}")) == "stopping").count();
+    assert_eq!((w.state_of("a"), stopping), ("stopping", 3), "{a}");
+    ends(&mut w, "t2-0");
+    ends(&mut w, "t2-1");
+    assert_eq!(w.schedule(), 0, "both are for those that are on their way");
+}
