@@ -328,7 +328,7 @@ pub(crate) struct ReservationExportArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Each line is a GPU, or several of a node that are the same. A column is a span of time; the wider the \
-    terminal, the shorter. -o wide writes sentences instead, -o json has all times.\n\n\
+    terminal, the shorter. -o wide writes sentences instead, -o json the exact times.\n\n\
     Examples:\n  \
     fleet calendar\n  \
     fleet calendar -t 7d --model v100\n  \
