@@ -335,7 +335,7 @@ pub(crate) struct ReservationExportArgs {
     fleet calendar --from monday -t 5d --node titan01"
 )]
 pub(crate) struct CalendarArgs {
-    /// Begin of the picture: 14:00, monday, 2026-12-01 [default: now]
+    /// Start of the picture: 14:00, monday, 2026-12-01 [default: now]
     #[arg(long, value_name = "WHEN")]
     pub(crate) from: Option<String>,
     /// How much time it shows: 8h, 7d, 30d [default: 1d]

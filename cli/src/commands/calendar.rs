@@ -26,7 +26,7 @@ pub(super) async fn run(context: &Context, args: &CalendarArgs) -> Result<Exit, 
         None => 0,
     };
     if from_ms > 0 && from_ms.saturating_add(length_ms) <= context.clock.now_ms() {
-        let failure = Failure::usage("--from", "the whole time is over");
+        let failure = Failure::usage("--from", "all of that time is in the past");
         return Err(failure.hint("`fleet gpu history GPU` says who had a GPU"));
     }
     let (client, printer) =
@@ -56,7 +56,7 @@ pub(super) async fn run(context: &Context, args: &CalendarArgs) -> Result<Exit, 
         if calendar.is_empty() {
             node::must_exist(&client, args.node.as_ref(), &context.clock).await?;
             nodes_without_gpus::below_nothing(&client, args.node.as_ref()).await;
-            return Ok(String::new());
+            return Ok("no such GPU; `fleet gpu list` shows what there is\n".to_owned());
         }
         let view = View { from_ms, length_ms, columns: printer.columns() };
         Ok(drawn(&calendar, &view, &clock))

@@ -259,16 +259,13 @@ fn bars<'a>(taken: &'a [Taken], scale: &Scale, now_ms: u64) -> Vec<Bar<'a>> {
     let mut bars: Vec<Bar<'a>> = Vec::new();
     for one in taken {
         let begins = one.from.map_or(0, |from| from.0);
-        let ends = one.until.map_or(u64::MAX, |until| until.0);
+        // Where the end is not known, it is there now, and that is all.
+        let ends = one.until.map_or(begins.max(now_ms) + 1, |until| until.0);
         if begins >= scale.ends_ms() || ends <= scale.begins_ms {
             continue;
         }
         let mut from = scale.column_of(begins);
-        let to = match one.until {
-            Some(_) => scale.column_from(ends).max(from + 1),
-            // Not known: it is there now, and that is all.
-            None => scale.column_of(now_ms).max(from) + 1,
-        };
+        let to = scale.column_from(ends).max(from + 1);
         // Two in one column: it is the later one's, if the other has more. A bar never leaves its own columns.
         if let Some(before) = bars.last_mut().filter(|before| before.to > from) {
             before.to = from.max(before.from + 1);

@@ -100,8 +100,11 @@ fn many_short_ones_take_no_more_room_than_their_time() {
 #[test]
 fn whoever_has_a_gpu_longer_than_agreed_is_shown_now_and_not_for_ever() {
     let late = gpu("titan01", 0, GpuState::Releasing, vec![taken(TakenBy::Job, "eve", None, None)]);
-    let picture = picture(&[late], clock().now_ms(), 24 * HOUR, 80);
-    assert!(picture.contains("titan01:0 v100 -...."), "{picture}");
+    let now = clock().now_ms();
+    let today = picture(std::slice::from_ref(&late), now, 24 * HOUR, 80);
+    assert!(today.contains("titan01:0 v100 -...."), "{today}");
+    let tomorrow = picture(&[late], now + 24 * HOUR, 24 * HOUR, 80);
+    assert!(tomorrow.contains("titan01:0 v100 ....."), "{tomorrow}");
 }
 
 #[test]
