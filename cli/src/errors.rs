@@ -198,6 +198,7 @@ impl Failure {
             | Rejection::NodeIdentity { .. }
             | Rejection::MachineIdTaken { .. }
             | Rejection::TokenRefused { .. }
+            | Rejection::CodeRefused { .. }
             | Rejection::ClusterVersion { .. }
             | Rejection::BreaksQuorum { .. }
             | Rejection::Authority { .. }
@@ -282,7 +283,9 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         | Rejection::UnknownUsers { .. }
         | Rejection::LinesRefused { .. } => Exit::Usage,
         Rejection::NotFound { .. } => Exit::NotFound,
-        Rejection::Denied { .. } | Rejection::TokenRefused { .. } => Exit::Denied,
+        Rejection::Denied { .. }
+        | Rejection::TokenRefused { .. }
+        | Rejection::CodeRefused { .. } => Exit::Denied,
         Rejection::AlreadyEnded { .. }
         | Rejection::IdTaken { .. }
         | Rejection::NotRunning { .. }

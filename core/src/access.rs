@@ -1,7 +1,7 @@
-//! Who may come in: certificates that were given out, accounts, nodes that vouch.
+//! Who may come in: certificates that were given out, sessions of browsers, accounts, nodes that vouch.
 //!
-//! The types, commands and events of this subject; `fsm::access` applies them. Keys and certificates
-//! themselves never come here, only what is needed to refuse them: serials and public parts.
+//! The types, commands and events of this subject; `fsm::access` and `fsm::session` apply them. Keys, codes, cookies and
+//! certificates themselves never come here, only what is needed to know or refuse them: serials, hashes, public parts.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +20,10 @@ pub const ACCOUNTS_MAX: usize = 20_000;
 pub const LOGINS_MAX: usize = 100;
 /// Longest serial number, in hexadecimal digits.
 pub const SERIAL_DIGITS_MAX: usize = 64;
+/// How long a code for a browser's login is good.
+pub const LOGIN_CODE_LIFE: Millis = Millis::secs(60);
+/// How long a browser stays logged in: as long as a certificate of a user lasts.
+pub const SESSION_LIFE: Millis = Millis::hours(12);
 /// How long an expired certificate of a node can still be renewed; revocations outlive it.
 pub const RENEWABLE_AFTER_EXPIRY: Millis = Millis::days(30);
 
@@ -60,19 +64,37 @@ words!(Vouching {
     Admins => "admins",
 });
 
-/// A certificate that was given out and has not run out.
+/// A certificate that was given out and has not run out; or a session of a browser, which has its place among them so
+/// that all that ends a user's certificates ends it too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Issued {
     pub holder: CertificateHolder,
     pub not_after: Timestamp,
     /// The node that vouched for the user.
     pub via: Option<NodeName>,
-    /// Pin of the authority that signed it.
+    /// Pin of the authority that signed it; empty for a session, which nobody signed.
     pub authority: String,
     /// The certificate with which the node asked for this one, until it has shown this one: the answer may be lost,
     /// and then it can only ask again with that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_with: Option<String>,
+}
+
+impl Issued {
+    /// Whether it is a browser's session and no certificate.
+    pub fn is_session(&self) -> bool {
+        self.authority.is_empty()
+    }
+}
+
+/// A code with which a browser can log in once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoginCode {
+    /// SHA-256 of the code, hexadecimal.
+    pub sha256: String,
+    pub expires_at: Timestamp,
+    /// The node that vouches for the user who asked: a session is worth no more than what it was begun with.
+    pub via: Option<NodeName>,
 }
 
 /// Why an account is closed.
@@ -94,13 +116,16 @@ pub struct Account {
 /// The replicated state of this subject.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Access {
-    /// By serial number: what is valid, and the newest of each node whatever its age.
+    /// By serial number, sessions by the SHA-256 of their secret: what is valid, and the newest of each node whatever its
+    /// age.
     pub issued: BTreeMap<String, Issued>,
     /// The serial number of the certificate each node got last.
     pub newest: BTreeMap<NodeName, String>,
     /// Serial numbers that are refused, and until when that must be remembered.
     pub revoked: BTreeMap<String, Timestamp>,
     pub accounts: BTreeMap<UserName, Account>,
+    /// The code that each user asked for last, until it is used or another one runs out.
+    pub login_codes: BTreeMap<UserName, LoginCode>,
     /// Nodes whose word counts more or less than [`Vouching::default`].
     pub vouching: BTreeMap<NodeName, Vouching>,
     /// Rises whenever who is let in may have changed.
@@ -125,6 +150,22 @@ impl Access {
     pub fn admin_through(&self, serial: &str) -> bool {
         let trusted = |node| self.vouching_of(node) == Vouching::Admins;
         self.issued.get(serial).is_some_and(|issued| issued.via.as_ref().is_none_or(trusted))
+    }
+
+    /// Whose session this is, if it has not run out.
+    pub fn session(&self, id: &str, now: Timestamp) -> Option<&UserName> {
+        let issued = self.issued.get(id).filter(|i| i.is_session() && i.not_after > now)?;
+        match &issued.holder {
+            CertificateHolder::User { name } => Some(name),
+            CertificateHolder::Node { .. } => None,
+        }
+    }
+
+    /// Ids of the sessions of a user.
+    pub fn sessions_of(&self, user: &UserName) -> impl Iterator<Item = &String> {
+        let holder = CertificateHolder::User { name: user.clone() };
+        let sessions = self.issued.iter().filter(|(_, issued)| issued.is_session());
+        sessions.filter(move |(_, issued)| issued.holder == holder).map(|(id, _)| id)
     }
 
     /// The certificate this node got last.
@@ -158,9 +199,9 @@ impl Access {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Login {
     pub user: UserName,
-    /// `local_socket`, `certificate`.
+    /// `local_socket`, `certificate`, `session`.
     pub method: String,
-    /// Where from: the controller's socket, or the certificate's serial number.
+    /// Where from: the controller's socket, the certificate's serial number, or the session's id.
     pub from: String,
     pub requests: u64,
 }
@@ -174,6 +215,21 @@ pub enum AccessEvent {
         serial: String,
         not_after: Timestamp,
         via: Option<NodeName>,
+    },
+    LoginOffered {
+        user: UserName,
+        expires_at: Timestamp,
+    },
+    SessionBegan {
+        user: UserName,
+        session: String,
+        not_after: Timestamp,
+        via: Option<NodeName>,
+    },
+    SessionsEnded {
+        user: UserName,
+        sessions: Vec<String>,
+        by: String,
     },
     CertificatesRevoked {
         holder: CertificateHolder,
@@ -225,7 +281,14 @@ impl AccessEvent {
             }
             E::CertificatesRevoked { holder, .. } => vec![name_of(holder)],
             E::NodeRemoved { node, .. } | E::VouchingSet { node, .. } => vec![node.to_string()],
-            E::UserDisabled { user, .. }
+            E::SessionBegan { user, via, .. } => {
+                let mut objects = vec![user.to_string()];
+                objects.extend(via.iter().map(ToString::to_string));
+                objects
+            }
+            E::LoginOffered { user, .. }
+            | E::SessionsEnded { user, .. }
+            | E::UserDisabled { user, .. }
             | E::UserEnabled { user, .. }
             | E::UserLoggedIn { user, .. } => vec![user.to_string()],
             E::ReservationTransferred { reservation, from, to } => {
@@ -249,6 +312,15 @@ impl std::fmt::Display for AccessEvent {
             E::CertificateIssued { holder, serial, via, .. } => {
                 write!(f, "certificate {serial} given to {holder}")?;
                 via.as_ref().map_or(Ok(()), |node| write!(f, ", vouched for by {node}"))
+            }
+            E::LoginOffered { user, .. } => write!(f, "{user} asked for a code to log in with"),
+            E::SessionBegan { user, via, .. } => {
+                write!(f, "{user} logged in with a browser")?;
+                via.as_ref().map_or(Ok(()), |node| write!(f, ", vouched for by {node}"))
+            }
+            E::SessionsEnded { user, sessions, by } => {
+                let count = sessions.len();
+                write!(f, "{count} sessions of {user} ended by {by}")
             }
             E::CertificatesRevoked { holder, serials, by, reason } => {
                 let count = serials.len();

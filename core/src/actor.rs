@@ -14,6 +14,8 @@ pub enum AuthMethod {
     LocalSocket,
     /// A client certificate.
     Certificate,
+    /// A session of a browser, begun by a code that one of the above asked for.
+    Session,
     /// A join token.
     JoinToken,
     /// The controller itself.
@@ -43,7 +45,7 @@ pub enum Who {
 pub struct Actor {
     pub who: Who,
     pub method: AuthMethod,
-    /// Serial of the certificate, where there is one.
+    /// Serial of the certificate, or the id of the session, where there is one.
     pub serial: Option<String>,
 }
 

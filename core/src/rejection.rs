@@ -121,6 +121,9 @@ pub enum Rejection {
     MachineIdTaken { node: NodeName, holder: NodeName },
     #[error("join token {id}: {why}")]
     TokenRefused { id: String, why: String },
+    /// The code that a browser showed.
+    #[error("this code does not log in: {why}")]
+    CodeRefused { why: String },
     #[error("this cluster runs version {have}; the command needs version {needs}")]
     ClusterVersion { needs: u32, have: u32 },
     /// The controllers could not decide anything afterwards.
@@ -172,6 +175,7 @@ impl Rejection {
             Rejection::NodeIdentity { .. } => "node_identity",
             Rejection::MachineIdTaken { .. } => "machine_id_taken",
             Rejection::TokenRefused { .. } => "token_refused",
+            Rejection::CodeRefused { .. } => "code_refused",
             Rejection::ClusterVersion { .. } => "cluster_version",
             Rejection::BreaksQuorum { .. } => "breaks_quorum",
             Rejection::Authority { .. } => "authority",

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{AllocationId, ImportId, JobId, ReservationId, TokenId};
+use crate::name::UserName;
 use crate::rejection::Rejection;
 use crate::time::Timestamp;
 
@@ -53,5 +54,9 @@ pub enum Reply {
     },
     ControllerAdmitted {
         id: u64,
+    },
+    SessionBegan {
+        user: UserName,
+        not_after: Timestamp,
     },
 }

@@ -1,4 +1,4 @@
-//! Commands about who may come in: certificates and accounts.
+//! Commands about who may come in: certificates, sessions of browsers, accounts.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +49,24 @@ pub enum AccessCommand {
     RecordLogins {
         logins: Vec<Login>,
     },
+    /// A browser can log in as the user who asks, once, with the code of this hash.
+    OfferLogin {
+        user: UserName,
+        /// Of the code, hexadecimal.
+        sha256: String,
+    },
+    /// A browser showed the code of this hash.
+    BeginSession {
+        /// Of the code, hexadecimal.
+        sha256: String,
+        /// SHA-256 of the session's secret, hexadecimal: its id from now on.
+        session: String,
+    },
+    /// Browsers of this user are logged out: that of one session, or all.
+    EndSessions {
+        user: UserName,
+        session: Option<String>,
+    },
 }
 
 impl AccessCommand {
@@ -63,6 +81,9 @@ impl AccessCommand {
             AccessCommand::DisableUser { .. } => "disable_user",
             AccessCommand::EnableUser { .. } => "enable_user",
             AccessCommand::RecordLogins { .. } => "record_logins",
+            AccessCommand::OfferLogin { .. } => "offer_login",
+            AccessCommand::BeginSession { .. } => "begin_session",
+            AccessCommand::EndSessions { .. } => "end_sessions",
         }
     }
 }

@@ -163,7 +163,7 @@ impl Fsm {
 
     /// Drops what has run out, once a minute. The newest certificate of a node stays: it is the one
     /// that may be renewed after it expired.
-    fn sweep_certificates(&mut self) {
+    pub(super) fn sweep_certificates(&mut self) {
         let now = self.now;
         if now.since(self.access.swept_at) < Millis::minutes(1) {
             return;
@@ -181,6 +181,9 @@ impl Fsm {
 
     /// Refuses every certificate of the holder that is still good for anything.
     fn revoke(&mut self, turn: &mut Turn<'_>, holder: &CertificateHolder, reason: &str) {
+        if let CertificateHolder::User { name } = holder {
+            self.access.login_codes.remove(name);
+        }
         let serials: Vec<String> = self
             .access
             .issued
@@ -221,6 +224,7 @@ impl Fsm {
 
     /// Those that only this node's word stands behind.
     fn revoke_vouched(&mut self, turn: &mut Turn<'_>, node: &NodeName, reason: &str) {
+        self.access.login_codes.retain(|_, code| code.via.as_ref() != Some(node));
         let mut by_holder = std::collections::BTreeMap::<CertificateHolder, Vec<String>>::new();
         for (serial, issued) in &self.access.issued {
             if issued.via.as_ref() == Some(node) {
@@ -316,7 +320,7 @@ impl Fsm {
     }
 
     /// Notes that a user was here; the account begins with the first time.
-    fn seen(&mut self, user: &UserName) {
+    pub(super) fn seen(&mut self, user: &UserName) {
         let now = self.now;
         if let Some(account) = self.access.accounts.get_mut(user) {
             account.last_seen = now;

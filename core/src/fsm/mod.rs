@@ -45,6 +45,7 @@ mod removal;
 mod reports;
 mod reservations;
 mod restart;
+mod session;
 #[cfg(test)]
 pub(crate) mod tests;
 mod time_limit;

@@ -44,7 +44,7 @@ pub fn to_status(rejection: &Rejection) -> Status {
         | Rejection::LinesRefused { .. } => Code::InvalidArgument,
         Rejection::NotFound { .. } => Code::NotFound,
         Rejection::Denied { .. } | Rejection::NodeIdentity { .. } => Code::PermissionDenied,
-        Rejection::TokenRefused { .. } => Code::Unauthenticated,
+        Rejection::TokenRefused { .. } | Rejection::CodeRefused { .. } => Code::Unauthenticated,
         Rejection::MachineIdTaken { .. }
         | Rejection::AlreadyEnded { .. }
         | Rejection::NotRunning { .. }

@@ -1,4 +1,4 @@
-//! Commands about who may come in: certificates and accounts.
+//! Commands about who may come in: certificates, sessions of browsers, accounts.
 
 use super::{Act, Rule, admin, controller, denied, owner_or_admin};
 use crate::access::CertificateHolder;
@@ -6,7 +6,7 @@ use crate::actor::{Actor, AuthMethod, Who};
 use crate::command::AccessCommand;
 use crate::fsm::access::Record;
 use crate::fsm::{Fsm, Turn};
-use crate::name::NodeName;
+use crate::name::{NodeName, UserName};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 
@@ -22,7 +22,11 @@ impl Act for AccessCommand {
             | AccessCommand::SetVouching { .. }
             | AccessCommand::DisableUser { .. }
             | AccessCommand::EnableUser { .. } => admin(actor),
-            AccessCommand::RecordLogins { .. } => controller(actor),
+            AccessCommand::OfferLogin { user, .. } => may_offer(actor, user),
+            AccessCommand::EndSessions { user, .. } => owner_or_admin(actor, Some(user)),
+            AccessCommand::RecordLogins { .. } | AccessCommand::BeginSession { .. } => {
+                controller(actor)
+            }
         }
     }
 
@@ -32,12 +36,19 @@ impl Act for AccessCommand {
                 let record = Record::of(serial, holder, *not_after, via.as_ref(), authority);
                 fsm.check_certificate(actor, &record)
             }
+            AccessCommand::OfferLogin { user, sha256 } => {
+                fsm.check_offer(actor, user, sha256).map(drop)
+            }
+            AccessCommand::BeginSession { sha256, session } => {
+                fsm.check_session(sha256, session).map(drop)
+            }
             AccessCommand::RevokeNode { .. }
             | AccessCommand::RemoveNode { .. }
             | AccessCommand::RevokeUser { .. }
             | AccessCommand::SetVouching { .. }
             | AccessCommand::DisableUser { .. }
             | AccessCommand::EnableUser { .. }
+            | AccessCommand::EndSessions { .. }
             | AccessCommand::RecordLogins { .. } => Ok(()),
         }
     }
@@ -51,6 +62,9 @@ impl Act for AccessCommand {
             | AccessCommand::RevokeNode { .. }
             | AccessCommand::RevokeUser { .. }
             | AccessCommand::SetVouching { .. }
+            | AccessCommand::OfferLogin { .. }
+            | AccessCommand::BeginSession { .. }
+            | AccessCommand::EndSessions { .. }
             | AccessCommand::RecordLogins { .. } => false,
         }
     }
@@ -72,6 +86,27 @@ impl Act for AccessCommand {
             }
             AccessCommand::EnableUser { user } => fsm.enable_user(turn, user),
             AccessCommand::RecordLogins { logins } => fsm.record_logins(turn, logins),
+            AccessCommand::OfferLogin { user, sha256 } => fsm.offer_login(turn, user, sha256),
+            AccessCommand::BeginSession { sha256, session } => {
+                fsm.begin_session(turn, sha256, session)
+            }
+            AccessCommand::EndSessions { user, session } => {
+                fsm.end_sessions(turn, user, session.as_deref())
+            }
+        }
+    }
+}
+
+/// A browser logs in as who asks. A session does not give another one: it would never run out.
+fn may_offer(actor: &Actor, user: &UserName) -> Result<Rule, Rejection> {
+    let proven = match actor.method {
+        AuthMethod::LocalSocket | AuthMethod::Certificate => true,
+        AuthMethod::Session | AuthMethod::JoinToken | AuthMethod::Internal => false,
+    };
+    match &actor.who {
+        Who::User { name, .. } if proven && name == user => Ok("that_user"),
+        Who::User { .. } | Who::Node { .. } | Who::Controller => {
+            Err(denied("the user who logs in, from a terminal,"))
         }
     }
 }

@@ -18,7 +18,8 @@ impl Act for ControllerCommand {
                     AuthMethod::JoinToken
                     | AuthMethod::Internal
                     | AuthMethod::LocalSocket
-                    | AuthMethod::Certificate,
+                    | AuthMethod::Certificate
+                    | AuthMethod::Session,
                     _,
                 ) => Err(denied("a machine with a token for controllers")),
             },

@@ -12,9 +12,10 @@ impl Act for NodeCommand {
         match self {
             NodeCommand::Join { .. } => match actor.method {
                 AuthMethod::JoinToken => Ok("join_token"),
-                AuthMethod::LocalSocket | AuthMethod::Certificate | AuthMethod::Internal => {
-                    Err(denied("a machine with a join token"))
-                }
+                AuthMethod::LocalSocket
+                | AuthMethod::Certificate
+                | AuthMethod::Session
+                | AuthMethod::Internal => Err(denied("a machine with a join token")),
             },
             NodeCommand::Register { node, .. } | NodeCommand::Report { node, .. } => {
                 that_node(actor, node)

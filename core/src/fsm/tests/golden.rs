@@ -48,7 +48,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 59, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 62, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -586,6 +586,21 @@ fn access(w: &mut World) {
             person("root"),
             AccessCommand::SetVouching { node: node("titan01"), vouching: Vouching::Admins },
         ),
+        (person("ada"), AccessCommand::OfferLogin { user: user("ada"), sha256: "c0".repeat(32) }),
+        (
+            Actor::controller(),
+            AccessCommand::BeginSession { sha256: "c0".repeat(32), session: "5e".repeat(32) },
+        ),
+        (
+            person("ada"),
+            AccessCommand::EndSessions { user: user("ada"), session: Some("5e".repeat(32)) },
+        ),
+        (person("bob"), AccessCommand::OfferLogin { user: user("bob"), sha256: "c1".repeat(32) }),
+        (
+            Actor::controller(),
+            AccessCommand::BeginSession { sha256: "c1".repeat(32), session: "5f".repeat(32) },
+        ),
+        (person("eve"), AccessCommand::OfferLogin { user: user("eve"), sha256: "c2".repeat(32) }),
         (person("ada"), AccessCommand::RevokeUser { user: user("ada"), reason: reason() }),
         (person("root"), AccessCommand::RevokeNode { node: node("titan01"), reason: reason() }),
         (

@@ -29,6 +29,7 @@ mod removal;
 mod requests;
 mod reservations;
 mod resume;
+mod session;
 mod time_limits;
 mod varying;
 pub(crate) mod windows;
