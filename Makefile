@@ -54,6 +54,13 @@ frameworks: deps ## Train with PyTorch, Transformers and Lightning as jobs, brea
 	$(CARGO) build --workspace --quiet
 	@PYTHON="$(PYTHON)" tests/frameworks/run.sh --only "$(STORY)"
 
+# Cases by name; `node target/web/page.mjs --list` lists them.
+CASE ?=
+.PHONY: web
+web: deps ## The web page in Chromium: two people reserve, race, log out; screenshots (CASE=two-people-race-and-one-wins)
+	$(CARGO) build --workspace --quiet
+	@tests/web/run.sh $(CASE)
+
 # The commit to upgrade from; without one, that before the newest cluster version.
 PREVIOUS ?=
 .PHONY: upgrade-test

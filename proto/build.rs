@@ -7,14 +7,19 @@ use std::path::{Path, PathBuf};
 use prost_types::{FieldDescriptorProto, FileDescriptorSet};
 
 /// Messages that carry a secret: their `Debug` is written by hand (`src/transport/secret.rs`).
-const SECRET_MESSAGES: [&str; 3] =
-    ["fleet.v1.JoinRequest", "fleet.v1.JoinControllerRequest", "fleet.v1.AuthorityKey"];
+const SECRET_MESSAGES: [&str; 4] = [
+    "fleet.v1.JoinRequest",
+    "fleet.v1.JoinControllerRequest",
+    "fleet.v1.AuthorityKey",
+    "fleet.v1.LoginCode",
+];
 
 /// Changes that are carried out again when they are asked for again with the same id: tokens, which are shown once and not
 /// kept, and what goes by the moment.
-const NOT_REPEATABLE: [&str; 5] = [
+const NOT_REPEATABLE: [&str; 6] = [
     "CreateJoinTokenRequest",
     "CreateControllerTokenRequest",
+    "CreateLoginCodeRequest",
     "ResetClockRequest",
     "RotateAuthorityRequest",
     "TransferLeadershipRequest",

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fleet_core::controller::Controller;
 use fleet_core::limits::EVERYBODY_ELSE;
 use fleet_core::name::{GroupName, NodeName, UserName};
-use fleet_core::{Actor, AuthMethod, Rejection, Who};
+use fleet_core::{Actor, AuthMethod, Fsm, Rejection, Who};
 use fleet_proto::convert::rejection::{not_taken, to_status};
 use fleet_proto::transport::{PeerIdentity, Role};
 use nix::errno::Errno;
@@ -18,6 +19,7 @@ use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use tonic::{Code, Request, Status};
 
 use crate::blocking::blocking;
+use crate::clock::wall;
 use crate::login_log::LoginLog;
 use crate::raft::RaftHandle;
 use crate::refusal_log::RefusalLog;
@@ -30,6 +32,14 @@ const ANSWER_LIFE: Duration = Duration::from_secs(30);
 const ANSWERS_MAX: usize = 10_000;
 /// What systems use for "no user at all".
 const NOBODY_UIDS: std::ops::RangeInclusive<u32> = 65_534..=65_535;
+
+/// Names a browser's session in a request that another controller passes on.
+pub(crate) const SESSION_METADATA: &str = "fleet-session";
+
+/// The id of a browser's session: an extension of the requests that the web page makes. Not the secret that the browser
+/// shows, only its hash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Session(pub(crate) String);
 
 /// Who counts as an admin.
 #[derive(Debug, Clone)]
@@ -128,6 +138,16 @@ impl Callers {
 
     /// The user behind a request; agents and controllers are not users.
     pub(crate) async fn user<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        if let Some(session) = request.extensions().get::<Session>() {
+            return self.user_of_session(session).await.map_err(not_taken);
+        }
+        if let Some(session) = self.passed_on(request).map_err(not_taken)? {
+            // It may have begun at that controller a moment before this one led.
+            if self.raft.read(|fsm| is_open(fsm, &session)).is_none() {
+                drop(self.raft.ensure_linearizable().await);
+            }
+            return self.user_of_session(&session).await.map_err(not_taken);
+        }
         let peer = PeerIdentity::of(request)?;
         self.user_of(&peer).await.map_err(not_taken).inspect_err(|status| {
             if status.code() == Code::PermissionDenied {
@@ -164,6 +184,30 @@ impl Callers {
         Err(to_status(&rejection))
     }
 
+    /// The session in whose name another controller of this fleet passes a request on.
+    fn passed_on<T>(&self, request: &Request<T>) -> Result<Option<Session>, Status> {
+        let Some(id) = request.metadata().get(SESSION_METADATA) else { return Ok(None) };
+        let peer = PeerIdentity::of(request)?;
+        let on_roster = |name: &NodeName| {
+            let is_it = |id: &u64| Controller::name(*id) == name.as_str();
+            self.raft.read(|fsm| fsm.roster().members().keys().any(is_it))
+        };
+        if !peer.require_controller().is_ok_and(on_roster) {
+            self.refusals.note(&peer.principal(), "speak_as_user", "denied");
+            let problem = "only a controller of this fleet passes on what a browser asks";
+            return Err(Status::permission_denied(problem));
+        }
+        let id = id.to_str().map_err(|e| Status::invalid_argument(e.to_string()))?;
+        Ok(Some(Session(id.to_owned())))
+    }
+
+    async fn user_of_session(&self, session: &Session) -> Result<Caller, Status> {
+        let name = self.raft.read(|fsm| is_open(fsm, session)).ok_or_else(|| {
+            Status::unauthenticated("you are logged out; type `fleet web` to log in again")
+        })?;
+        self.caller(Question::Name(name), AuthMethod::Session, Some(&session.0), None).await
+    }
+
     async fn user_of(&self, peer: &PeerIdentity) -> Result<Caller, Status> {
         let (question, method, uid) = match peer {
             PeerIdentity::Local { uid, .. } => {
@@ -180,16 +224,31 @@ impl Callers {
                 }
             },
         };
+        self.caller(question, method, peer.serial(), uid).await
+    }
+
+    /// `serial`: of what proves who it is, a certificate or a session.
+    async fn caller(
+        &self,
+        question: Question,
+        method: AuthMethod,
+        serial: Option<&str>,
+        uid: Option<u32>,
+    ) -> Result<Caller, Status> {
         let Account { name, admin, groups } = self.account(question).await?;
         self.check_open(&name)?;
-        let serial = peer.serial();
         // An admin's rights do not rest on the word of a node that is not trusted with them.
         let admin =
             admin && serial.is_none_or(|s| self.raft.read(|fsm| fsm.access().admin_through(s)));
         let limits_unknown = groups.as_ref().err().cloned();
         let who = Who::User { name: name.clone(), admin, groups: groups.unwrap_or_default() };
-        let (word, from) = serial.map_or(("local_socket", "socket"), |s| ("certificate", s));
-        self.logins.note(&name, word, from);
+        let word = match method {
+            AuthMethod::LocalSocket => "local_socket",
+            AuthMethod::Certificate => "certificate",
+            AuthMethod::Session => "session",
+            AuthMethod::JoinToken | AuthMethod::Internal => "internal",
+        };
+        self.logins.note(&name, word, serial.unwrap_or("socket"));
         let actor = Actor { who, method, serial: serial.map(str::to_owned) };
         Ok(Caller { actor, name, admin, uid, limits_unknown })
     }
@@ -231,6 +290,11 @@ impl Callers {
         let holds = answer.at.elapsed() < ANSWER_LIFE && answer.limited == *limited;
         holds.then(|| answer.account.clone())
     }
+}
+
+/// Whose session it is. The fleet's time stands still where nothing happens; a session ends all the same.
+fn is_open(fsm: &Fsm, session: &Session) -> Option<UserName> {
+    fsm.access().session(&session.0, fsm.now().max(wall())).cloned()
 }
 
 /// Those of `users` that this machine's name service knows.

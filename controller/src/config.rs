@@ -63,6 +63,23 @@ struct RawConfig {
     monitoring_listen: String,
     #[serde(default)]
     users: RawUsers,
+    #[serde(default)]
+    web: RawWeb,
+}
+
+/// The page for browsers.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawWeb {
+    /// `ADDRESS:PORT` to listen on for browsers. Default: nowhere.
+    listen: String,
+    /// How browsers reach it. Default: `https://`, the host of `advertise` and the port of `listen`.
+    url: String,
+    /// A certificate that browsers trust, with those between it and its authority, PEM. Default: one that the fleet's own
+    /// authority signs.
+    certificate: PathBuf,
+    /// The key of that certificate, PEM.
+    key: PathBuf,
 }
 
 /// The users that may connect to the socket.
@@ -107,6 +124,24 @@ fn default_backup_hour() -> u64 {
     3
 }
 
+/// Where the page for browsers is, as they reach it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebAddress {
+    /// `https://ctl1.lab:8443`, without a slash at its end.
+    pub url: String,
+    /// The port it listens on.
+    pub port: u16,
+}
+
+/// The page for browsers.
+#[derive(Debug, Clone)]
+pub struct WebConfig {
+    pub listen: std::net::SocketAddr,
+    pub address: WebAddress,
+    /// Certificate and key that browsers trust. `None`: the fleet's own authority signs one.
+    pub files: Option<(PathBuf, PathBuf)>,
+}
+
 /// The configuration, checked.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -127,6 +162,8 @@ pub struct Config {
     pub min_uid: u32,
     /// ... unless this lets them in.
     pub allow_system_users: bool,
+    /// `None`: there is no page for browsers.
+    pub web: Option<WebConfig>,
 }
 
 impl Config {
@@ -183,6 +220,7 @@ impl Config {
         let log_level = config_file::log_level(raw.log_level.as_deref(), LOG_LEVEL, &mut problems);
         let monitoring_listen =
             config_file::listen("monitoring_listen", &raw.monitoring_listen, &mut problems);
+        let web = web(raw.web, advertise.first(), &mut problems);
         match listen {
             Ok(listen) if problems.is_empty() => Ok(Config {
                 data_dir: raw.data_dir,
@@ -199,6 +237,7 @@ impl Config {
                 monitoring_listen,
                 min_uid: raw.users.min_uid.unwrap_or(1000),
                 allow_system_users: raw.users.allow_system_users,
+                web,
             }),
             Ok(_) | Err(_) => Err(ConfigError::Invalid { path: path.to_owned(), problems }),
         }
@@ -208,6 +247,40 @@ impl Config {
     pub fn pki_dir(&self) -> PathBuf {
         self.data_dir.join("pki")
     }
+}
+
+/// The page, where it is said to be somewhere.
+fn web(raw: RawWeb, advertise: Option<&Address>, problems: &mut Vec<String>) -> Option<WebConfig> {
+    let files = match (raw.certificate.as_os_str().is_empty(), raw.key.as_os_str().is_empty()) {
+        (true, true) => None,
+        (false, false) => Some((raw.certificate, raw.key)),
+        (false, true) => {
+            problems.push("web.key: the key of web.certificate is missing".to_owned());
+            None
+        }
+        (true, false) => {
+            problems.push("web.certificate: the certificate of web.key is missing".to_owned());
+            None
+        }
+    };
+    for (field, path) in files.iter().flat_map(|(cert, key)| [("certificate", cert), ("key", key)])
+    {
+        if !path.is_absolute() {
+            problems.push(format!("web.{field}: {} must be an absolute path", path.display()));
+        }
+    }
+    let listen = config_file::listen("web.listen", &raw.listen, problems)?;
+    let host = advertise.map_or("localhost", Address::host);
+    let url = match raw.url.trim_end_matches('/') {
+        "" => format!("https://{host}:{}", listen.port()),
+        url => url.to_owned(),
+    };
+    // A cookie belongs to a host, and the page to its root.
+    let rest = url.strip_prefix("https://");
+    if !rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['/', '?', '#', '@', ' '])) {
+        problems.push(format!("web.url: {url:?} is not https://HOST or https://HOST:PORT"));
+    }
+    Some(WebConfig { listen, address: WebAddress { url, port: listen.port() }, files })
 }
 
 /// The listening address as others can use it.
@@ -239,6 +312,37 @@ mod tests {
         let fields = ["listen:", "data_dir:", "admins:", "log_level:", "monitoring_listen:"];
         for field in fields.into_iter().chain(["election_timeout_ms: 5001 is not 200 to 5000"]) {
             assert!(error.contains(field), "{error}");
+        }
+    }
+
+    fn parsed(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(Path::new("c.toml"), text)
+    }
+
+    #[test]
+    fn the_page_is_where_browsers_are_told_it_is() {
+        let url = |text: &str| parsed(text).unwrap().web.unwrap().address.url;
+        let own = "advertise = [\"ctl1.lab:7443\"]\n[web]\nlisten = \"0.0.0.0:8443\"\n";
+        assert_eq!(url(own), "https://ctl1.lab:8443");
+        assert_eq!(url(&format!("{own}url = \"https://gpus.lab/\"")), "https://gpus.lab");
+        assert!(parsed("").unwrap().web.is_none(), "off unless somebody wants it");
+    }
+
+    #[test]
+    fn half_a_certificate_and_half_a_url_are_problems() {
+        let refused = |text: &str| {
+            let text = format!("[web]\nlisten = \"127.0.0.1:8443\"\n{text}");
+            parsed(&text).unwrap_err().to_string()
+        };
+        for (text, field) in [
+            ("certificate = \"/etc/x.crt\"", "web.key:"),
+            ("key = \"/etc/x.key\"", "web.certificate:"),
+            ("certificate = \"x.crt\"\nkey = \"/etc/x.key\"", "web.certificate:"),
+            ("url = \"http://gpus.lab\"", "web.url:"),
+            ("url = \"https://gpus.lab/fleet\"", "web.url:"),
+        ] {
+            let said = refused(text);
+            assert!(said.contains(field), "{text}: {said}");
         }
     }
 

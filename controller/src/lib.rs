@@ -33,3 +33,4 @@ pub mod server;
 pub mod sessions;
 pub mod superseded;
 pub mod tunnels;
+mod web;

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_proto::transport::client::Address;
+use fleet_proto::transport::limits::USER_ANSWER_BYTES_MAX;
 use fleet_proto::transport::{Dialer, SharedCredentials};
 use fleet_proto::v1;
 use fleet_proto::v1::controllers_client::ControllersClient;
 use fleet_proto::v1::enrollment_client::EnrollmentClient;
+use fleet_proto::v1::fleet_client::FleetClient;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -115,6 +117,29 @@ impl Peers {
             Ok(Ok(answer)) => Ok(answer.into_inner().keys),
             Ok(Err(status)) => Err(explain(&status)),
             Err(_) => Err(format!("no answer within {KEYS_TIMEOUT:?}")),
+        }
+    }
+
+    /// What the users' service of that controller is asked with.
+    pub fn fleet(&self, id: u64, address: &str) -> Result<FleetClient<Channel>, Status> {
+        let channel = self.0.channel(id, address).map_err(Status::unavailable)?;
+        Ok(FleetClient::new(channel).max_decoding_message_size(USER_ANSWER_BYTES_MAX))
+    }
+
+    /// Has the leader write down that a browser logged in.
+    pub async fn begin_session(
+        &self,
+        id: u64,
+        address: &str,
+        request: v1::BeginSessionRequest,
+    ) -> Result<v1::BeginSessionResponse, Status> {
+        let channel = self.0.channel(id, address).map_err(Status::unavailable)?;
+        let mut request = tonic::Request::new(request);
+        request.set_timeout(VOUCH_TIMEOUT);
+        let mut client = ControllersClient::new(channel);
+        match tokio::time::timeout(VOUCH_TIMEOUT, client.begin_session(request)).await {
+            Ok(answer) => answer.map(tonic::Response::into_inner),
+            Err(_) => Err(Status::unavailable("the leading controller does not answer in time")),
         }
     }
 

@@ -40,6 +40,7 @@ use crate::self_check;
 use crate::sessions::Sessions;
 use crate::superseded::{self, Superseded};
 use crate::tunnels::Tunnels;
+use crate::web;
 
 /// Exists while a cluster is being made. An authority without this file lost its store: `init` must not run again.
 const UNFINISHED_FILE: &str = "init.unfinished";
@@ -148,6 +149,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let socket = std::net::TcpListener::bind(config.listen)
         .with_context(|| format!("listen on {}", config.listen))?;
     let monitoring = operations::bind(config.monitoring_listen)?;
+    let page = web::bind(config.web.as_ref(), &keyring)?;
     let connector: Arc<dyn PeerConnector> = Arc::new(TlsConnector(credentials.clone()));
     let store = RaftConfig {
         cluster: identity.cluster.clone(),
@@ -190,6 +192,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         signer,
         folder: pki_dir,
     }));
+    tasks.spawn(web::run(page, context.clone(), stop.clone()));
     let (superseded, others) = (context.superseded.clone(), context.peers.clone());
     let removed = removal::noticed(raft.clone(), others.clone(), identity.joined_through.clone());
     let serving = serve_both(&config, context, credentials, socket, monitoring, stop.clone());
@@ -265,6 +268,7 @@ fn assemble(
         superseded: superseded::Notice::default(),
         operations,
         raft,
+        web: config.web.as_ref().map(|web| web.address.clone()),
     };
     (context, leader)
 }

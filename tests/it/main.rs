@@ -54,3 +54,4 @@ mod strangers;
 mod upgrade;
 mod vouching;
 mod waiting;
+mod web;

@@ -219,6 +219,8 @@ fn each_command_of_the_pages_is_run_or_says_why_not() -> Result<()> {
 fn looks(typist: &Typist<'_>) -> Result<()> {
     typist.all(&[
         "fleet status",
+        "fleet web",
+        "fleet web --log-out",
         "fleet calendar",
         "fleet calendar -t 7d --model v100",
         "fleet reservation list --day tomorrow",

@@ -274,6 +274,7 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
         advertise: Arc::new(vec![address(seat.host).parse().expect("a legal address")]),
     };
     let context = Context {
+        web: None,
         clock,
         tunnels: Tunnels::new(sessions.clone()),
         sessions,

@@ -5,6 +5,7 @@
 //!
 //! Start reading at [`lab::Lab`] for tests and [`cluster::Cluster`] for one cluster.
 
+pub mod browser;
 pub mod clients;
 pub mod cluster;
 pub mod command;

@@ -30,6 +30,7 @@ pub(crate) const TASK_PAGES: &[&str] = &[
     "docs/roadmap.md",
     "docs/troubleshooting.md",
     "docs/upgrade.md",
+    "docs/web.md",
 ];
 
 pub(crate) fn top_level(folders: &BTreeSet<String>) -> Vec<Violation> {

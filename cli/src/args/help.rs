@@ -32,7 +32,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
         "Jobs",
         &["run", "ps", "logs", "attach", "exec", "cp", "cancel", "job", "checkpoint", "image"],
     ),
-    ("See what happens", &["status", "calendar", "top", "why", "doctor"]),
+    ("See what happens", &["status", "calendar", "web", "top", "why", "doctor"]),
     ("Run the fleet", &["node", "gpu", "user", "controller", "audit"]),
     ("This machine", &["login", "dev", "completion"]),
 ];

@@ -22,6 +22,7 @@ mod run;
 mod snapshot;
 mod typed;
 mod user;
+mod web;
 mod wrong;
 
 use std::path::PathBuf;
@@ -73,6 +74,7 @@ pub(crate) use typed::put_right;
 pub(crate) use user::{
     UserArgs, UserDisableArgs, UserEnableArgs, UserListArgs, UserRevokeArgs, UserShowArgs, UserVerb,
 };
+pub(crate) use web::WebArgs;
 pub(crate) use wrong::failure as wrong;
 
 /// Share the lab's GPU machines: reserve GPUs, run jobs, see what happened.
@@ -154,6 +156,8 @@ pub(crate) enum Verb {
     Status(StatusArgs),
     /// Show who has which GPU when
     Calendar(CalendarArgs),
+    /// Log a browser in to fleet's web page
+    Web(WebArgs),
     /// Show your GPUs on this machine
     Held(HeldArgs),
     /// Watch GPUs and jobs live
@@ -220,6 +224,7 @@ impl Verb {
             | Verb::Why(_)
             | Verb::Status(_)
             | Verb::Calendar(_)
+            | Verb::Web(_)
             | Verb::Top(_)
             | Verb::Doctor(_)
             | Verb::Node(_)

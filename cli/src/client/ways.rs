@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleet_proto::convert::rejection::{NO_QUORUM_TRAILER, leader_named};
 use fleet_proto::transport::client::{Address, DialError};
+use fleet_proto::transport::limits::USER_ANSWER_BYTES_MAX;
 use fleet_proto::transport::{self, Credentials, Dialer, SharedCredentials};
 use fleet_proto::v1::fleet_client::FleetClient;
 use tonic::Status;
@@ -19,8 +20,6 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::login;
 
-/// Largest answer taken: a list of some 50,000 jobs.
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Controllers that are remembered because another one named them.
 const NAMED_MAX: usize = 16;
 
@@ -127,7 +126,7 @@ impl Ways {
         }
         let state = self.state();
         FleetClient::new(state.ways[state.at].channel.clone())
-            .max_decoding_message_size(ANSWER_BYTES_MAX)
+            .max_decoding_message_size(USER_ANSWER_BYTES_MAX)
     }
 
     /// The socket of this machine, where there is one: for answers that only it gives.

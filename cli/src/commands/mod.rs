@@ -46,6 +46,7 @@ mod terminal;
 mod token;
 mod user;
 mod watch;
+mod web;
 mod why;
 
 use std::path::PathBuf;
@@ -247,6 +248,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Logs(args) => logs::run(context, &args).await,
         Verb::Cancel(args) => job::cancel(context, &args).await,
         Verb::Why(args) => why::run(context, &args).await,
+        Verb::Web(args) => web::run(context, &args).await,
         Verb::Calendar(args) => calendar::run(context, &args).await,
         Verb::Status(args) => status::run(context, &args).await,
         Verb::Held(args) => held::run(context, &args).await,

@@ -494,5 +494,7 @@ impl Fleet for Service {
         revoke_user(RevokeUserRequest) -> User;
         disable_user(DisableUserRequest) -> User;
         enable_user(EnableUserRequest) -> User;
+        create_login_code(CreateLoginCodeRequest) -> LoginCode;
+        end_sessions(EndSessionsRequest) -> EndSessionsResponse;
     }
 }

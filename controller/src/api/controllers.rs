@@ -125,4 +125,13 @@ impl Controllers for ControllersService {
         }
         Ok(Response::new(self.0.figures().own()))
     }
+
+    async fn begin_session(
+        &self,
+        request: Request<v1::BeginSessionRequest>,
+    ) -> Result<Response<v1::BeginSessionResponse>, Status> {
+        member(&self.0.raft, &self.0.refusals, request.extensions())?;
+        let v1::BeginSessionRequest { code_sha256, session } = request.into_inner();
+        Ok(Response::new(self.0.begin_session_here(code_sha256, session).await?))
+    }
 }

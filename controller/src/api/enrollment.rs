@@ -109,14 +109,9 @@ impl EnrollmentService {
         user: &UserName,
         csr_der: &[u8],
     ) -> Option<Result<v1::UserCertificateResponse, Status>> {
-        let leadership = *self.0.raft.leadership().borrow();
-        if leadership.is_leader {
-            return None;
-        }
-        let status = self.0.raft.status();
-        let known = status.voters.iter().find(|peer| Some(peer.node) == leadership.leader);
-        let Some(leader) = known else {
-            return Some(Err(Status::unavailable("no controller leads right now; try again")));
+        let leader = match self.0.leader_elsewhere()? {
+            Ok(leader) => leader,
+            Err(nobody) => return Some(Err(nobody)),
         };
         let request = v1::VouchUserRequest { user: user.to_string(), csr_der: csr_der.to_vec() };
         Some(self.0.peers.vouch_user(leader.node, &leader.address, request).await)

@@ -199,6 +199,7 @@ async fn context(dir: &tempfile::TempDir) -> Context {
         refusals: refusals.clone(),
     });
     Context {
+        web: None,
         clock,
         tunnels: Tunnels::new(sessions.clone()),
         sessions,

@@ -513,6 +513,20 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.disable_user(request).await?))
     }
 
+    async fn create_login_code(
+        &self,
+        request: Request<v1::CreateLoginCodeRequest>,
+    ) -> Reply<v1::LoginCode> {
+        Ok(Response::new(self.0.create_login_code(request).await?))
+    }
+
+    async fn end_sessions(
+        &self,
+        request: Request<v1::EndSessionsRequest>,
+    ) -> Reply<v1::EndSessionsResponse> {
+        Ok(Response::new(self.0.end_sessions(request).await?))
+    }
+
     async fn enable_user(&self, request: Request<v1::EnableUserRequest>) -> Reply<v1::User> {
         Ok(Response::new(self.0.enable_user(request).await?))
     }

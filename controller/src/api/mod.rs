@@ -24,6 +24,7 @@ mod in_use;
 mod issuing;
 mod limits;
 mod link;
+mod login;
 mod members;
 mod names;
 mod operations;
@@ -53,6 +54,7 @@ pub use plan::NewestPlan;
 use crate::audit::AuditStore;
 use crate::callers::Callers;
 use crate::clock::LeaderClock;
+use crate::config::WebAddress;
 use crate::figures::Figures;
 use crate::login_log::LoginLog;
 use crate::operations::Operations;
@@ -89,6 +91,8 @@ pub struct Context {
     /// Learns from the handlers that the fleet continues under a higher incarnation.
     pub superseded: superseded::Notice,
     pub logins: LoginLog,
+    /// Where this controller's web page is, if it has one.
+    pub web: Option<WebAddress>,
 }
 
 impl Context {

@@ -23,7 +23,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::request::SigningRequest;
 use super::{
-    AUDIT_SIGNER_LIFE, AUTHORITY_LIFE, BACKDATING, CONTROLLER_LIFE, NODE_LIFE, PkiError,
+    AUDIT_SIGNER_LIFE, AUTHORITY_LIFE, BACKDATING, CONTROLLER_LIFE, NODE_LIFE, PAGE_LIFE, PkiError,
     SERIAL_BYTES, USER_LIFE, crypto, random,
 };
 
@@ -46,6 +46,14 @@ pub struct Issued {
     pub serial: String,
     pub not_before: Timestamp,
     pub not_after: Timestamp,
+}
+
+/// The certificate of the page that browsers see.
+#[derive(Debug)]
+pub struct PageCertificate {
+    /// DER; its own first, then the authority's.
+    pub chain: Vec<Vec<u8>>,
+    pub key_pem: Secret,
 }
 
 /// A certificate authority of one cluster.
@@ -272,6 +280,29 @@ impl Authority {
         now: Timestamp,
     ) -> Result<Issued, PkiError> {
         self.issue(key, Role::AuditSigner(id.clone()), AUDIT_SIGNER_LIFE, now)
+    }
+
+    /// A certificate for the page that browsers see, with a key of its own. It has a host's name and none of the fleet: no
+    /// agent and no controller takes it for anybody.
+    pub fn issue_page(&self, host: &str, now: Timestamp) -> Result<PageCertificate, PkiError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
+            .map_err(crypto("make the key of the web page"))?;
+        let mut hosts = vec![host.to_owned()];
+        hosts.extend(
+            ["localhost", "127.0.0.1"].map(str::to_owned).into_iter().filter(|h| h != host),
+        );
+        let mut params = CertificateParams::new(hosts).map_err(crypto("name the page's host"))?;
+        params.distinguished_name = DistinguishedName::new();
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        params.serial_number = Some(new_serial()?);
+        set_validity(&mut params, (now, now), PAGE_LIFE);
+        let signed = params.signed_by(&key, &self.issuer);
+        let signed = signed.map_err(crypto("sign the web page's certificate"))?;
+        let chain = vec![signed.der().to_vec(), self.certificate.to_vec()];
+        Ok(PageCertificate { chain, key_pem: Secret::new(key.serialize_pem()) })
     }
 
     fn issue(

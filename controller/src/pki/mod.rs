@@ -44,6 +44,8 @@ pub const CONTROLLER_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
 pub const NODE_LIFE: Duration = Duration::from_secs(24 * 3600);
 /// Life of a user's certificate, unless less is asked for, and the most that can be.
 pub const USER_LIFE: Duration = Duration::from_secs(12 * 3600);
+/// Life of the web page's certificate, where the fleet's authority signs it; made again at a third of it.
+pub const PAGE_LIFE: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Life of the audit signer's certificate.
 pub const AUDIT_SIGNER_LIFE: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Certificates begin this long before they are issued, for peers whose clock is behind.

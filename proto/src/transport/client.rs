@@ -72,6 +72,13 @@ impl FromStr for Address {
     }
 }
 
+impl Address {
+    /// The name or number before the port; one of IPv6 in its brackets.
+    pub fn host(&self) -> &str {
+        self.0.rsplit_once(':').map_or(self.0.as_str(), |(host, _)| host)
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

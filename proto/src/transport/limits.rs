@@ -55,6 +55,8 @@ pub const PENDING_RESET_STREAMS_MAX: usize = 20;
 /// Message limits, per service: `max_decoding_message_size` and `max_encoding_message_size`.
 pub const ENROLL_MESSAGE_BYTES_MAX: usize = 16 * 1024;
 pub const USER_MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// An answer to a user: a list of some 50,000 jobs.
+pub const USER_ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const AGENT_MESSAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const RAFT_MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 

@@ -45,6 +45,16 @@ impl fmt::Debug for crate::v1::JoinControllerRequest {
     }
 }
 
+/// Who has the code logs in.
+impl fmt::Debug for crate::v1::LoginCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoginCode")
+            .field("expires_at_unix_ms", &self.expires_at_unix_ms)
+            .field("pages", &self.pages)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The fleet's private key.
 impl fmt::Debug for crate::v1::AuthorityKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -290,6 +290,7 @@ impl Cluster {
              In another terminal:\n  \
              export FLEET_CONFIG={}\n  \
              fleet status\n  \
+             fleet web\n  \
              fleet run -G 1 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'\n  \
              fleet dev fault --node titan01 --gpu 0 --retired-pages 2\n\n\
              {DEV_FILE} there lists the processes. Ctrl-C stops everything.\n",

@@ -211,11 +211,16 @@ impl Plan {
         let fresh = !data.join("controller.json").exists();
         if !config.exists() {
             let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+            let mut page = listen;
+            while page == listen {
+                page.set_port(free_port()?);
+            }
             let text = format!(
                 "data_dir = {}\nlisten = \"{listen}\"\nsocket = {}\nadmins = [\"root\"]\n\
                  election_timeout_ms = {}\n\n\
                  # Everybody on this machine may try it out.\n\
-                 [users]\nmin_uid = 0\nallow_system_users = true\n",
+                 [users]\nmin_uid = 0\nallow_system_users = true\n\n\
+                 [web]\nlisten = \"{page}\"\n",
                 quoted(&data),
                 quoted(&self.socket(number)),
                 self.election_timeout_ms

@@ -1,0 +1,67 @@
+// Keeps the pages Fleet and Mine up to date, shows their times in the viewer's zone, and releases reservations.
+//
+// The pages work without it, but their times are then in UTC and stay as they were when the page was loaded.
+
+import { NoAnswer, changeOnce, mark } from "./api.js";
+import * as notices from "./notices.js";
+import { askRelease } from "./question.js";
+import { listen } from "./stream.js";
+import { localize, setNow } from "./times.js";
+
+const main = document.querySelector("main");
+let loading = false;
+let again = false;
+
+/** Fetches this page and puts its content in the place of what is shown. One at a time; the last wish counts. */
+async function reload() {
+  again = true;
+  if (loading) return;
+  loading = true;
+  while (again) {
+    again = false;
+    await load().catch(() => {});
+  }
+  loading = false;
+}
+
+async function load() {
+  const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(15_000) });
+  if (answer.status === 401 || new URL(answer.url).pathname === "/login") return notices.loggedOut();
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  setNow(Number(page.body.dataset.nowMs));
+  const fresh = page.querySelector("main");
+  if (!fresh) return;
+  localize(fresh);
+  notices.hide("login");
+  const stale = page.querySelector('#notices [data-key="stale"]');
+  if (stale) notices.show("stale", stale.textContent);
+  else notices.hide("stale");
+  if (fresh.isEqualNode(main)) return;
+  const focused = main.contains(document.activeElement) ? document.activeElement.id : "";
+  main.replaceChildren(...fresh.childNodes);
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+}
+
+async function release(button) {
+  const { release: id, gpus, owner, begun } = button.dataset;
+  const agreed = await askRelease({ id, owner, gpus, mine: true, begun: begun === "true" });
+  if (!agreed) return;
+  button.disabled = true;
+  try {
+    await changeOnce(`/api/v1/reservations/${encodeURIComponent(id)}/release`, mark());
+    notices.hide("release");
+  } catch (error) {
+    const unsure = error instanceof NoAnswer ? " Check below whether it was released." : "";
+    notices.report("release", `${id} was not released: ${error.message}${unsure}`);
+  }
+  button.disabled = false;
+  reload();
+}
+
+main.addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-release]");
+  if (button) release(button);
+});
+localize(main);
+listen({ changed: reload });

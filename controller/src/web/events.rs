@@ -1,0 +1,75 @@
+//! Tells browsers that something changed: by server-sent events (WHATWG HTML, 9.2), each with the index of the log.
+//!
+//! A stream holds nothing but its place in the log: a browser that reads slowly misses steps, never the last one. It ends with
+//! the session.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse as _, Response};
+use futures::stream;
+use serde_json::json;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::session::LoggedIn;
+use super::{Shared, ask};
+
+/// Between two events of a change, at least.
+const CHANGED_EVERY: Duration = Duration::from_secs(1);
+/// Between two events where nothing changes: a browser takes twice as long for silence.
+const ALIVE_EVERY: Duration = Duration::from_secs(5);
+
+/// What a stream knows of what it has said.
+struct Told {
+    web: Shared,
+    session: crate::callers::Session,
+    applied: tokio::sync::watch::Receiver<u64>,
+    last: Option<Instant>,
+}
+
+pub(super) async fn events(
+    State(web): State<Shared>,
+    LoggedIn { session, .. }: LoggedIn,
+) -> Response {
+    let mut applied = web.context.raft.applied();
+    applied.borrow_and_update();
+    let told = Told { web, session, applied, last: None };
+    Sse::new(stream::unfold(told, next)).into_response()
+}
+
+async fn next(mut told: Told) -> Option<(Result<Event, Infallible>, Told)> {
+    let web = told.web.clone();
+    let changed = tokio::select! {
+        () = web.stop.cancelled() => return None,
+        changed = told.changed() => changed?,
+    };
+    // Revoked, or logged out in another window.
+    web.context.callers.user(&ask::here(&told.session, ())).await.ok()?;
+    let index = *told.applied.borrow();
+    let data = json!({ "index": index, "now_ms": web.context.clock.now().0 });
+    let event = Event::default()
+        .event(if changed { "changed" } else { "alive" })
+        .id(index.to_string())
+        .data(data.to_string());
+    told.last = Some(Instant::now());
+    Some((Ok(event), told))
+}
+
+impl Told {
+    /// Waits for the next thing to say. The first is said at once, so that a browser knows where it is; none once this
+    /// controller ends.
+    async fn changed(&mut self) -> Option<bool> {
+        let Some(last) = self.last else { return Some(false) };
+        match timeout_at(last + ALIVE_EVERY, self.applied.changed()).await {
+            Ok(Ok(())) => {
+                sleep_until(last + CHANGED_EVERY).await;
+                self.applied.borrow_and_update();
+                Some(true)
+            }
+            Ok(Err(_)) => None,
+            Err(_) => Some(false),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The page of one's own reservations and jobs.
+
+use askama::Template;
+use axum::extract::State;
+use axum::response::Response;
+use fleet_core::view::ReservationShown;
+use fleet_proto::convert::freshness::Freshness;
+use fleet_proto::json::job::Job as JobJson;
+use fleet_proto::json::reservation::Reservation as ReservationJson;
+use fleet_proto::json::values::gpu_names;
+use fleet_proto::v1;
+
+use super::Shared;
+use super::ask::look;
+use super::fleet_page::stale;
+use super::page::{Page, shown};
+use super::session::LoggedIn;
+
+#[derive(Template)]
+#[template(path = "mine.html")]
+struct Mine {
+    page: Page,
+    reservations: Vec<Reservation>,
+    jobs: Vec<Job>,
+}
+
+struct Reservation {
+    id: String,
+    /// Whose it is, where it is somebody else's who shares it.
+    owner: Option<String>,
+    gpus: String,
+    from: Option<String>,
+    until: Option<String>,
+    state: String,
+    note: Option<String>,
+    reason: Option<String>,
+    /// Whether the one who looks can release it.
+    open: bool,
+}
+
+struct Job {
+    id: String,
+    name: Option<String>,
+    state: String,
+    reason: Option<String>,
+    gpus: String,
+    submitted: Option<String>,
+    ends_by: Option<String>,
+}
+
+impl Reservation {
+    fn of(reservation: ReservationJson, user: &str) -> Self {
+        let mine = reservation.owner == user;
+        let open = reservation.state.known().is_some_and(|state| match state {
+            ReservationShown::Scheduled | ReservationShown::Active => true,
+            ReservationShown::Ending
+            | ReservationShown::Ended
+            | ReservationShown::Cancelling
+            | ReservationShown::Cancelled => false,
+        });
+        Self {
+            gpus: reservation.gpus_shown(),
+            from: reservation.starts_at.map(|at| at.to_string()),
+            until: reservation.ends_at.map(|at| at.to_string()),
+            state: reservation.state.word().to_owned(),
+            note: reservation.note,
+            reason: reservation.unconfirmed.or(reservation.reason),
+            open: open && mine,
+            owner: Some(reservation.owner).filter(|_| !mine),
+            id: reservation.id,
+        }
+    }
+}
+
+impl From<JobJson> for Job {
+    fn from(job: JobJson) -> Self {
+        Self {
+            gpus: gpu_names(&job.gpus),
+            name: Some(job.name).filter(|name| !name.is_empty()),
+            state: job.state.word().to_owned(),
+            reason: job.reason,
+            submitted: job.submitted_at.map(|at| at.to_string()),
+            ends_by: job.time_limit_at.map(|at| at.to_string()),
+            id: job.id,
+        }
+    }
+}
+
+pub(super) async fn mine(State(web): State<Shared>, user: LoggedIn) -> Response {
+    let (session, owner) = (&user.session, user.caller.name.to_string());
+    let of_mine = v1::ListReservationsRequest { owner: owner.clone(), ..Default::default() };
+    let reservations = match look!(web, session, of_mine, list_reservations) {
+        Ok(reservations) => reservations,
+        Err(status) => return web.problem(&user.caller, &status),
+    };
+    let of_mine = v1::ListJobsRequest { owner: owner.clone(), ..Default::default() };
+    let jobs = match look!(web, session, of_mine, list_jobs) {
+        Ok(jobs) => jobs,
+        Err(status) => return web.problem(&user.caller, &status),
+    };
+    let mut page = web.page("Mine", "mine", Some(&user.caller));
+    page.stale = stale(Freshness::of(jobs.metadata()));
+    let reservations = reservations.into_inner().items.into_iter().map(ReservationJson::from);
+    let reservations = reservations.map(|one| Reservation::of(one, &owner)).collect();
+    let jobs = jobs.into_inner().items.into_iter().map(JobJson::from).map(Job::from).collect();
+    shown(&Mine { page, reservations, jobs })
+}

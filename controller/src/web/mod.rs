@@ -1,0 +1,106 @@
+//! The page for browsers: who has which GPU when, and a way to reserve one.
+//!
+//! Every controller with `[web] listen` serves it. It asks and changes by the same calls as the command line
+//! ([`ask`]), in the name of a session (docs/adr/0055-a-browser-logs-in-with-a-code.md): nothing here decides anything about the
+//! fleet. The scripts of the page are in `assets`, its HTML in `pages`; all of it is in the program.
+
+mod answer;
+mod ask;
+mod assets;
+mod attempts;
+mod bookings;
+mod calendar;
+mod events;
+mod fleet_page;
+mod listener;
+mod login;
+mod mine_page;
+mod origin;
+mod page;
+mod session;
+mod tls;
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware;
+use axum::routing::{get, post};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{Context, FleetService};
+use crate::config::WebConfig;
+use crate::pki::Keyring;
+
+/// Largest body of a request: a reservation.
+const BODY_BYTES_MAX: usize = 16 * 1024;
+
+/// What the handlers share.
+pub(crate) struct Web {
+    context: Context,
+    fleet: FleetService,
+    attempts: attempts::Attempts,
+    calendar: calendar::Cache,
+    /// Ends the streams of events at a stop.
+    stop: CancellationToken,
+}
+
+type Shared = Arc<Web>;
+
+/// The page's socket, taken before anything is served.
+pub(crate) struct Bound {
+    socket: std::net::TcpListener,
+    certificate: tls::Certificate,
+    url: String,
+}
+
+/// Takes the address and reads the certificate, if there is to be a page.
+pub(crate) fn bind(config: Option<&WebConfig>, keyring: &Keyring) -> anyhow::Result<Option<Bound>> {
+    let Some(config) = config else { return Ok(None) };
+    let socket = std::net::TcpListener::bind(config.listen)
+        .with_context(|| format!("web.listen: listen on {}", config.listen))?;
+    let certificate = tls::Certificate::load(config, keyring.clone())?;
+    Ok(Some(Bound { socket, certificate, url: config.address.url.clone() }))
+}
+
+/// Serves until `stop`, if there is a page.
+pub(crate) async fn run(bound: Option<Bound>, context: Context, stop: CancellationToken) {
+    let Some(Bound { socket, certificate, url }) = bound else { return };
+    let web = Arc::new(Web {
+        fleet: FleetService::new(context.clone()),
+        context,
+        attempts: attempts::Attempts::default(),
+        calendar: calendar::Cache::default(),
+        stop: stop.clone(),
+    });
+    tracing::info!(%url, "web page served");
+    tokio::join!(
+        listener::serve(socket, certificate.server_config(), routes(web), stop.clone()),
+        certificate.keep(stop)
+    );
+}
+
+fn routes(web: Shared) -> Router {
+    let same_origin = middleware::from_fn(origin::check);
+    let changing = Router::new()
+        .route("/login", post(login::log_in))
+        .route("/logout", post(login::log_out))
+        .route("/api/v1/reservations", post(bookings::reserve))
+        .route("/api/v1/reservations/{id}/extend", post(bookings::extend))
+        .route("/api/v1/reservations/{id}/release", post(bookings::release))
+        .route("/api/v1/events", get(events::events))
+        .route_layer(same_origin);
+    Router::new()
+        .route("/", get(page::calendar))
+        .route("/fleet", get(fleet_page::fleet))
+        .route("/mine", get(mine_page::mine))
+        .route("/login", get(page::login))
+        .route("/api/v1/calendar", get(calendar::calendar))
+        .route("/assets/{hash}/{name}", get(assets::asset))
+        .merge(changing)
+        .fallback(page::nothing)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::map_response(answer::with_headers))
+        .with_state(web)
+}

@@ -1,0 +1,225 @@
+//! The page for browsers: logging in, reserving, and what is refused; with three controllers, any of which serves it.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use fleet_tests::browser::Browser;
+use fleet_tests::lab::Lab;
+use fleet_tests::steps::Steps;
+use fleet_tests::wait::{self, LATER, POLL_COMMAND, SOON};
+use serde_json::{Value, json};
+
+/// Until a browser whose session ended has heard of it: events come every five seconds at least.
+const HEARD_OF: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_browser_reserves_at_any_controller() -> Result<()> {
+    let Some(mut lab) = Lab::start_with(3, 1, "v100-pcie:2")? else { return Ok(()) };
+    lab.controller_goes_away();
+    lab.expect_in_logs("the certificate was revoked", "the test comes with a revoked certificate");
+    let mut steps = Steps::default();
+    steps.step("a code logs in once, at any controller", || codes(&lab));
+    steps.step("what a browser reserves is reserved, and a conflict says whose", || reserve(&lab));
+    steps.step("nobody else's page, no stranger and no nonsense gets in", || refused(&lab));
+    steps.step("all browsers are logged out", || logged_out(&lab));
+    steps.step("who is revoked hears of it, and can do nothing any more", || revoked(&lab));
+    steps.step("the page outlives the leader", || leader_dies(&lab));
+    lab.conclude(steps)
+}
+
+/// Where a controller's page is.
+fn page_of(lab: &Lab, id: &str) -> Result<String> {
+    let config = fs::read_to_string(&lab.dev_file()?.process("controller", id)?.config)?;
+    let config: toml::Table = config.parse()?;
+    let listen = config["web"].get("listen").and_then(toml::Value::as_str).context("listen")?;
+    Ok(format!("https://{listen}"))
+}
+
+fn browser_at(lab: &Lab, id: &str) -> Result<Browser> {
+    Browser::at(&page_of(lab, id)?, &lab.state().join("ca.crt"))
+}
+
+/// The code of an address that `fleet web` prints.
+fn code(lab: &Lab) -> Result<String> {
+    let address = lab.output(&["web"])?;
+    let (page, code) = address.trim().split_once("/login#").context("no code")?;
+    ensure!(page.starts_with("https://127.0.0.1:") && code.len() == 32, "{address}");
+    Ok(code.to_owned())
+}
+
+fn followers(lab: &Lab) -> Result<Vec<String>> {
+    let all = lab.controllers()?.into_iter();
+    Ok(all.filter(|one| one.role != "leader").map(|one| one.id).collect())
+}
+
+/// A browser of root's that is logged in at a controller that does not lead.
+fn logged_in(lab: &Lab) -> Result<Browser> {
+    let mut browser = browser_at(lab, &followers(lab)?[0])?;
+    browser.log_in(&code(lab)?)?.json(200)?;
+    Ok(browser)
+}
+
+fn codes(lab: &Lab) -> Result<()> {
+    let ids = [lab.leader()?, followers(lab)?[0].clone(), followers(lab)?[1].clone()];
+    for id in &ids {
+        let mut browser = browser_at(lab, id)?;
+        let code = code(lab)?;
+        let answer = browser.log_in(&code)?;
+        answer.json(200)?;
+        let cookie = answer.headers["set-cookie"].to_str()?;
+        for kept in ["__Host-fleet=", "; Secure", "; HttpOnly", "; SameSite=Lax", "; Path=/"] {
+            ensure!(cookie.contains(kept), "{cookie}");
+        }
+        let whole = browser.get("/")?;
+        ensure!(whole.status == 200 && whole.body.contains("data-user=\"root\""), "{}", whole.body);
+        let policy = whole.headers["content-security-policy"].to_str()?;
+        ensure!(policy.contains("default-src 'self'") && !policy.contains("unsafe"), "{policy}");
+        // Every controller knows that it was used.
+        for id in &ids {
+            let refused = browser_at(lab, id)?.log_in(&code)?.refused(401)?;
+            ensure!(refused == "code_refused", "{refused}");
+        }
+        // One cookie is good at all of them, whichever name a site gives them.
+        for id in &ids {
+            wait::until("the session is known everywhere", SOON, POLL_COMMAND, || {
+                let there = browser.elsewhere(&page_of(lab, id)?)?;
+                Ok((there.get("/api/v1/calendar")?.status == 200).then_some(()))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// A reservation of the first GPU, from so many hours from now, for one.
+fn wish(browser: &Browser, hours: u64) -> Result<Value> {
+    let answer = browser.get("/api/v1/calendar")?;
+    let now: u64 = answer.headers["fleet-now"].to_str()?.parse()?;
+    let calendar = answer.json(200)?;
+    ensure!(calendar["schema"] == "fleet.calendar/v1");
+    let at = |hours: u64| fleet_proto::json::values::Time(now + hours * 3_600_000).to_string();
+    let gpu = &calendar["items"][0]["uuid"];
+    Ok(json!({
+        "request_id": format!("web-{now}-{hours}"), "made_at": now, "gpus": [gpu],
+        "from": at(hours), "until": at(hours + 1), "note": "<script>alert(1)</script>",
+    }))
+}
+
+fn reserve(lab: &Lab) -> Result<()> {
+    let browser = logged_in(lab)?;
+    let mut wish = wish(&browser, 24)?;
+    wish["dry_run"] = json!(true);
+    let tried = browser.post("/api/v1/reservations", &wish)?.json(200)?;
+    ensure!(tried["id"] == "" && tried["owner"] == "root", "{tried}");
+    wish["dry_run"] = json!(false);
+    let made = browser.post("/api/v1/reservations", &wish)?.json(200)?;
+    let id = made["id"].as_str().context("id")?.to_owned();
+    // The same click, sent again.
+    let again = browser.post("/api/v1/reservations", &wish)?.json(200)?;
+    ensure!(again["id"] == id.as_str(), "{again}");
+    let shown = lab.json(&["reservation", "show", &id])?;
+    ensure!(shown["note"] == "<script>alert(1)</script>" && shown["state"] == "scheduled");
+    let mine = browser.get("/mine")?.body;
+    ensure!(mine.contains(&id) && !mine.contains("<script>alert"), "{mine}");
+    let calendar = browser.get("/api/v1/calendar")?.json(200)?;
+    ensure!(calendar["items"][0]["taken"][0]["id"] == id.as_str(), "{calendar}");
+    // Another one in the same hour.
+    wish["request_id"] = json!("another");
+    let refused = browser.post("/api/v1/reservations", &wish)?.json(409)?;
+    let error = &refused["error"];
+    ensure!(error["code"] == "gpus_held" && error["holdings"][0]["owner"] == "root", "{refused}");
+    ensure!(error["next"]["starts_at"].is_string(), "{refused}");
+    let longer = json!({ "until": error["next"]["starts_at"] });
+    let longer = browser.post(&format!("/api/v1/reservations/{id}/extend"), &longer)?.json(200)?;
+    ensure!(longer["id"] == id.as_str(), "{longer}");
+    let given = browser.post(&format!("/api/v1/reservations/{id}/release"), &json!({}))?;
+    ensure!(given.json(200)?["state"] == "cancelled", "{}", given.body);
+    let over = browser.post(&format!("/api/v1/reservations/{id}/release"), &json!({}))?;
+    ensure!(over.refused(409)? == "already_ended", "{}", over.body);
+    let fleet = browser.get("/fleet")?.body;
+    ensure!(fleet.contains("titan01:0") && fleet.contains("2 of 2 GPUs free"), "{fleet}");
+    Ok(())
+}
+
+fn refused(lab: &Lab) -> Result<()> {
+    let browser = logged_in(lab)?;
+    let wish = wish(&browser, 48)?;
+    let post = "/api/v1/reservations";
+    for origin in [None, Some("https://evil.example"), Some("null")] {
+        let strange = browser.coming_from(origin);
+        ensure!(strange.post(post, &wish)?.refused(403)? == "denied", "{origin:?}");
+        ensure!(strange.post("/logout", &json!({}))?.status == 403);
+        ensure!(strange.get("/api/v1/events")?.status == 403);
+    }
+    let never = format!("__Host-fleet={}", "0".repeat(64));
+    for stranger in [browser.logged_out(), browser.with_cookie(&never)] {
+        ensure!(stranger.post(post, &wish)?.refused(401)? == "logged_out");
+        ensure!(stranger.get("/api/v1/calendar")?.refused(401)? == "logged_out");
+        let sent = stranger.get("/")?;
+        ensure!(sent.status == 303 && sent.headers["location"] == "/login");
+        ensure!(stranger.get("/login")?.status == 200);
+    }
+    for (body, status) in [
+        ("{".to_owned(), 400),
+        ("[]".to_owned(), 400),
+        (json!({ "until": "tomorrow", "count": 1 }).to_string(), 400),
+        (json!({ "count": 1 }).to_string(), 400),
+        (json!({ "count": 1, "until": "2030-01-01T00:00:00Z", "color": "red" }).to_string(), 400),
+        (json!({ "count": 1, "note": "x".repeat(1 << 20) }).to_string(), 400),
+    ] {
+        let answer = browser.post_bytes(post, body.clone())?;
+        answer.refused(status).with_context(|| body.chars().take(60).collect::<String>())?;
+    }
+    for path in ["/assets/../controller.toml", "/etc/passwd", "/api/v1/nothing", "/assets/x/y.js"] {
+        ensure!(browser.get(path)?.status == 404, "{path}");
+    }
+    let unknown = browser.post("/api/v1/reservations/res-nothere/release", &json!({}))?;
+    ensure!(unknown.status == 404 || unknown.status == 400, "{}", unknown.body);
+    Ok(())
+}
+
+fn revoked(lab: &Lab) -> Result<()> {
+    let browser = logged_in(lab)?;
+    let wish = wish(&browser, 72)?;
+    let said = browser.until_it_ends("/api/v1/events", HEARD_OF, || {
+        lab.output(&["user", "revoke", "root", "--reason", "a lost laptop", "--yes"]).map(drop)
+    })?;
+    ensure!(said.contains("now_ms"), "{said}");
+    ensure!(browser.post("/api/v1/reservations", &wish)?.refused(401)? == "logged_out");
+    // The command line's own certificate ended with it.
+    lab.know_all_controllers("1")
+}
+
+fn logged_out(lab: &Lab) -> Result<()> {
+    lab.output(&["web", "--log-out"])?;
+    let (one, two) = (logged_in(lab)?, logged_in(lab)?);
+    let out = one.post("/logout", &json!({}))?;
+    ensure!(out.status == 303 && out.headers["set-cookie"].to_str()?.contains("Max-Age=0"));
+    wait::until("one browser is logged out", SOON, POLL_COMMAND, || {
+        Ok((one.get("/api/v1/calendar")?.status == 401).then_some(()))
+    })?;
+    ensure!(two.get("/api/v1/calendar")?.status == 200);
+    let ran = lab.run(&["web", "--log-out"])?;
+    ensure!(ran.ok().is_ok() && ran.stderr.contains("1 browser is logged out"), "{ran:?}");
+    wait::until("the other one is, too", SOON, POLL_COMMAND, || {
+        Ok((two.get("/api/v1/calendar")?.status == 401).then_some(()))
+    })?;
+    let records = lab.output(&["audit", "export", "--format", "jsonl"])?;
+    ensure!(records.contains("session_began") && records.contains("sessions_ended"));
+    Ok(())
+}
+
+fn leader_dies(lab: &Lab) -> Result<()> {
+    let browser = logged_in(lab)?;
+    let wish = wish(&browser, 96)?;
+    let leader = lab.leader()?;
+    lab.kill("controller", &leader)?;
+    let made = wait::until("it reserves with the next leader", LATER, POLL_COMMAND, || {
+        let answer = browser.post("/api/v1/reservations", &wish)?;
+        Ok((answer.status == 200).then_some(answer))
+    })?;
+    let id = made.json(200)?["id"].as_str().context("id")?.to_owned();
+    let shown = lab.json(&["reservation", "show", &id])?;
+    ensure!(shown["owner"] == "root", "{shown}");
+    Ok(())
+}

@@ -1,0 +1,587 @@
+// The cases of the test of fleet's web page, by name, in the order in which they run.
+//
+// Each case opens its own pages and may leave reservations behind; `browser.mjs` releases them. A case fails by an
+// exception. Days are far enough ahead that nobody else's work is touched.
+
+import assert from "node:assert/strict";
+
+import { Skipped, calendar, post } from "./browser.mjs";
+
+const HOUR = 3_600_000;
+const DAY = 24 * HOUR;
+const WAIT_MS = 10_000;
+
+export const cases = {
+  async "a-used-code-is-refused"(browser) {
+    const page = await browser.stranger(browser.logins[0]);
+    await page.locator("#login-status.bad").waitFor();
+    assert.ok((await page.locator("#login-status").textContent()).length > 10);
+    assert.ok(!page.url().includes("#"), "the code is gone from the address");
+    assert.equal(await page.locator(".top nav").count(), 0, "somebody who is not logged in sees no tabs");
+  },
+
+  async "without-a-login-there-is-no-calendar"(browser) {
+    const page = await browser.stranger("/");
+    assert.equal(new URL(page.url()).pathname, "/login");
+    const status = await page.evaluate(async () => (await fetch("/api/v1/calendar")).status);
+    assert.equal(status, 401);
+  },
+
+  async "a-drag-makes-a-reservation"(browser) {
+    const page = await browser.open();
+    const spot = await freeSpot(page);
+    await openDay(page, spot);
+    await drag(page, spot, 10, 12);
+    await page.locator("#book[open]").waitFor();
+    await page.fill("#book-note", "drag");
+    await page.locator("#book-verdict.good").waitFor();
+    await browser.shoot(page, "booking");
+    await page.click("#book-send");
+    const bar = ownBar(page, browser, "drag");
+    await bar.waitFor();
+    const label = await bar.getAttribute("aria-label");
+    assert.match(label, /10:00 to 12:00, mine, drag$/);
+    assert.ok(label.startsWith(spot.name), label);
+    await browser.shoot(page, "drawn");
+  },
+
+  async "another-person-sees-it-without-a-reload"(browser) {
+    const other = await browser.open(1);
+    const page = await browser.open();
+    const spot = await freeSpot(page);
+    await openDay(other, spot);
+    await book(page, spot, 10, 12, "seen");
+    await other.locator(`.bar:not(.mine)[aria-label$="seen"]`).waitFor();
+  },
+
+  async "a-conflict-is-named-while-dragging"(browser) {
+    const other = await browser.open(1);
+    const page = await browser.open();
+    const spot = await freeSpot(page);
+    await book(other, spot, 10, 12, "in the way");
+    await openDay(page, spot);
+    await page.locator(`.bar[aria-label$="in the way"]`).waitFor();
+    await drag(page, spot, 9, 13, { release: false, from: 8.1 });
+    const tip = page.locator("#tip.taken");
+    await tip.waitFor();
+    await page.waitForFunction(() => /Next free time/.test(document.getElementById("tip").textContent));
+    const text = await tip.textContent();
+    assert.ok(text.includes(`${browser.people[1].name} has ${spot.name} until`), text);
+    assert.match(text, /12:00/);
+    await browser.shoot(page, "conflict");
+    await page.keyboard.press("Escape");
+    await tip.waitFor({ state: "hidden" });
+    await page.mouse.up();
+    assert.equal(await page.locator("#book[open]").count(), 0, "Esc undoes a drag");
+  },
+
+  async "two-people-race-and-one-wins"(browser) {
+    const pages = [await browser.open(0), await browser.open(1)];
+    const spot = await freeSpot(pages[0]);
+    for (const page of pages) {
+      await openDay(page, spot);
+      await drag(page, spot, 14, 16);
+      await page.locator("#book-verdict.good").waitFor();
+      await page.fill("#book-note", "race");
+    }
+    await Promise.all(pages.map((page) => page.click("#book-send")));
+    await Promise.all(pages.map((page) => page.waitForFunction(
+      () => !document.querySelector("#book[open]") || document.querySelector("#book-verdict.bad"),
+    )));
+    const won = [];
+    for (const page of pages) won.push(!(await page.locator("#book").evaluate((dialog) => dialog.open)));
+    assert.equal(won.filter(Boolean).length, 1, `exactly one wins: ${won}`);
+    const loser = pages[won.indexOf(false)];
+    const text = await loser.locator("#book-verdict").textContent();
+    assert.ok(text.includes(browser.people[won.indexOf(true)].name), text);
+    const taken = (await calendar(pages[0])).find((gpu) => gpu.uuid === spot.uuid).taken;
+    assert.equal(taken.filter((one) => one.note === "race").length, 1);
+  },
+
+  async "the-keyboard-is-enough"(browser) {
+    const page = await browser.open();
+    const spot = await freeSpot(page);
+    await openDay(page, spot);
+    await page.locator("#scroller").focus();
+    await page.keyboard.press("Home");
+    for (let steps = 0; steps < spot.down; steps += 1) await page.keyboard.press("ArrowDown");
+    for (let cells = 0; cells < 18; cells += 1) await page.keyboard.press("ArrowRight");
+    for (let cells = 0; cells < 3; cells += 1) await page.keyboard.press("Shift+ArrowRight");
+    await page.locator("#tip.free").waitFor();
+    await page.keyboard.press("Enter");
+    await page.locator("#book[open]").waitFor();
+    await page.locator("#book-note").focus();
+    await page.keyboard.type("keys only");
+    await page.keyboard.press("Enter");
+    const bar = ownBar(page, browser, "keys only");
+    await bar.waitFor();
+    assert.match(await bar.getAttribute("aria-label"), /09:00 to 11:00/);
+    await bar.focus();
+    await page.keyboard.press("Delete");
+    await page.locator("dialog.question[open]").waitFor();
+    await page.keyboard.press("Escape");
+    assert.equal(await bar.count(), 1, "Esc answers no");
+    await bar.focus();
+    await page.keyboard.press("Delete");
+    await page.locator("dialog.question[open]").waitFor();
+    await page.keyboard.press("Enter");
+    await bar.waitFor({ state: "detached" });
+  },
+
+  async "the-edge-of-a-bar-moves-its-end"(browser) {
+    const page = await browser.open();
+    const spot = await freeSpot(page);
+    await book(page, spot, 10, 12, "edge");
+    await openDay(page, spot);
+    const bar = ownBar(page, browser, "edge");
+    await bar.waitFor();
+    const box = await bar.boundingBox();
+    await page.mouse.move(box.x + box.width - 3, box.y + box.height / 2);
+    await page.mouse.down();
+    const to = await point(page, spot, 13.4);
+    await page.mouse.move(to.x, to.y, { steps: 5 });
+    await page.mouse.up();
+    await page.locator("dialog.question[open]").waitFor();
+    await browser.shoot(page, "end");
+    await page.locator("dialog.question button.main").click();
+    await page.locator(`.bar.mine[aria-label*="10:00 to 13:30"]`).waitFor();
+  },
+
+  async "any-gpus-of-a-model"(browser) {
+    const page = await browser.open();
+    const spot = await freeSpot(page);
+    await openDay(page, spot);
+    await page.locator(".node").first().waitFor();
+    await page.click("#reserve");
+    await page.fill("#book-count", "1");
+    await page.uncheck("#book-now");
+    await page.fill("#book-from", `${dayOf(spot.day)}T10:00`);
+    await page.fill("#book-until", `${dayOf(spot.day)}T11:00`);
+    await page.fill("#book-note", "any");
+    await page.locator("#book-verdict.good").waitFor();
+    await page.click("#book-send");
+    await ownBar(page, browser, "any").waitFor();
+  },
+
+  async "several-rows-are-one-block"(browser) {
+    const page = await browser.open();
+    const spot = await freeSpot(page, 2);
+    await openDay(page, spot);
+    await drag(page, spot, 10, 12, { rows: 2 });
+    await page.locator("#book-verdict.good").waitFor();
+    assert.equal(await page.locator("#book-gpus input:checked").count(), 2);
+    await page.fill("#book-note", "block");
+    await page.click("#book-send");
+    const bar = ownBar(page, browser, "block");
+    await bar.waitFor();
+    assert.equal(await bar.count(), 1, "one element over both rows");
+    const heights = await bar.evaluate((element) => [element.offsetHeight, element.parentElement.offsetHeight]);
+    const rows = await page.locator(`.node[data-node="${spot.node}"] .label`).count();
+    assert.ok(Math.abs(heights[0] / heights[1] - 2 / rows) < 0.05, `${heights} of ${rows} rows`);
+  },
+
+  async "ctrl-click-adds-a-gpu"(browser) {
+    const page = await browser.open();
+    const spot = await freeSpot(page, 2);
+    await openDay(page, spot);
+    await page.keyboard.down("Control");
+    await drag(page, spot, 10, 12);
+    const at = await point(page, { ...spot, row: spot.row + 1 }, 11);
+    await page.mouse.click(at.x, at.y);
+    await page.keyboard.up("Control");
+    assert.equal(await page.locator("#book[open]").count(), 0);
+    await page.keyboard.press("Enter");
+    await page.locator("#book[open]").waitFor();
+    assert.equal(await page.locator("#book-gpus input:checked").count(), 2);
+  },
+
+  async "a-booking-without-an-answer-is-made-once"(browser) {
+    const page = await browser.open();
+    const spot = await freeSpot(page);
+    await openDay(page, spot);
+    const sent = [];
+    await page.route("**/api/v1/reservations", async (route) => {
+      const body = route.request().postDataJSON();
+      if (body.dry_run) return route.continue();
+      sent.push(body.request_id);
+      if (sent.length > 1) return route.continue();
+      // The fleet makes the booking, but its answer is lost.
+      await route.fetch();
+      return route.abort();
+    });
+    await drag(page, spot, 10, 12);
+    await page.locator("#book-verdict.good").waitFor();
+    await page.fill("#book-note", "once");
+    await page.click("#book-send");
+    await page.locator("#book[open]").waitFor({ state: "hidden" });
+    await ownBar(page, browser, "once").waitFor();
+    assert.equal(sent.length, 2);
+    assert.equal(sent[0], sent[1], "the same request is sent again");
+    const taken = (await calendar(page)).find((gpu) => gpu.uuid === spot.uuid).taken;
+    assert.equal(taken.filter((one) => one.note === "once").length, 1);
+  },
+
+  async "a-drawing-keeps-focus-and-scroll"(browser) {
+    const page = await browser.open(0, "/", { viewport: { width: 700, height: 420 } });
+    const spot = await freeSpot(page);
+    await book(page, spot, 10, 12, "first");
+    await openDay(page, spot);
+    const bar = ownBar(page, browser, "first");
+    await bar.focus();
+    const place = () => page.locator("#scroller").evaluate((area) => [area.scrollLeft, area.scrollTop]);
+    await page.locator("#scroller").evaluate((area) => { area.scrollLeft = 150; });
+    const before = await place();
+    await book(page, spot, 13, 14, "second");
+    await ownBar(page, browser, "second").waitFor({ state: "attached" });
+    assert.deepEqual(await place(), before);
+    assert.match(await page.evaluate(() => document.activeElement.getAttribute("aria-label")), /first$/);
+  },
+
+  async "a-script-in-a-note-is-text"(browser) {
+    const page = await browser.open();
+    const spot = await freeSpot(page);
+    const note = `<script>alert(1)</script><img src=x onerror=alert(2)>`;
+    let alarms = 0;
+    page.on("dialog", (dialog) => { alarms += 1; dialog.dismiss(); });
+    await book(page, spot, 10, 12, note);
+    await openDay(page, spot);
+    await page.locator(".bar.mine .bar-note", { hasText: note }).waitFor();
+    await page.locator(".bar.mine", { hasText: note }).click();
+    await page.locator("#details[open] dd", { hasText: note }).waitFor();
+    await page.goto(`${browser.url}/mine`);
+    await page.locator("td.note", { hasText: note }).waitFor();
+    assert.equal(await page.locator("main script, main img").count(), 0);
+    assert.equal(alarms, 0);
+  },
+
+  async "mine-shows-and-releases"(browser) {
+    const page = await browser.open(0, "/mine");
+    const spot = await freeSpot(page);
+    await book(page, spot, 10, 12, "on my page");
+    const row = page.locator("tr", { hasText: "on my page" });
+    await row.waitFor();
+    assert.match(await row.locator("time").first().textContent(), /^\w{3} \d+ \w{3} 10:00$/);
+    await row.locator("button[data-release]").click();
+    await page.locator("dialog.question[open]").waitFor();
+    await page.locator("dialog.question button.danger").click();
+    await page.waitForFunction(() => {
+      const rows = [...document.querySelectorAll("tr")].filter((one) => one.textContent.includes("on my page"));
+      return rows.every((one) => !one.querySelector("button[data-release]"));
+    });
+  },
+
+  async "days-have-23-or-25-hours"(browser) {
+    const days = [
+      ["Europe/Berlin", "2026-03-29", 23], ["Europe/Berlin", "2026-10-25", 25], ["Europe/Berlin", "2026-12-01", 24],
+      ["America/New_York", "2026-03-08", 23], ["America/New_York", "2026-11-01", 25],
+    ];
+    for (const [timezoneId, day, hours] of days) {
+      const page = await browser.open(0, `/?view=day&from=${day}`, { timezoneId });
+      await page.locator(".tick").first().waitFor();
+      assert.equal(await page.locator(".tick").count(), hours, `${timezoneId} ${day}`);
+      assert.ok((await page.locator(".corner .zone").textContent()).startsWith(timezoneId));
+      const twice = await page.locator(".tick", { hasText: hours === 25 ? /^0[12]$/ : /^03$/ }).count();
+      assert.equal(twice, hours === 25 ? 3 : 1, "an hour exists twice");
+    }
+    const page = await browser.open(0, "/?view=week&from=2026-03-26", { timezoneId: "Europe/Berlin" });
+    await page.locator(".day").first().waitFor();
+    const widths = await page.locator(".day").evaluateAll((found) => found.map((one) => one.offsetWidth));
+    assert.ok(Math.abs(widths[3] / widths[2] - 23 / 24) < 0.005, `a short day is narrower: ${widths}`);
+  },
+
+  async "a-wrong-clock-draws-the-same-now"(browser) {
+    const right = await browser.open(0, "/?view=day");
+    const wrong = await browser.open(0, "/?view=day", { fixedTime: Date.now() + DAY });
+    const shown = [];
+    for (const page of [right, wrong]) {
+      await page.locator(".now-line").waitFor({ state: "attached" });
+      await page.locator(".node").first().waitFor();
+      shown.push(await page.evaluate(() => ({
+        day: document.getElementById("period").textContent,
+        left: Number.parseFloat(document.querySelector(".now-line").style.left),
+      })));
+    }
+    assert.equal(shown[0].day, shown[1].day);
+    assert.ok(Math.abs(shown[0].left - shown[1].left) < 0.5, JSON.stringify(shown));
+  },
+
+  async "views-and-keys"(browser) {
+    const page = await browser.open(0, "/?view=week&from=2026-11-30");
+    await page.locator(".node").first().waitFor();
+    assert.equal(await page.locator("#period").textContent(), "Mon 30 Nov 2026 to Sun 6 Dec 2026");
+    for (const [key, view, days] of [["f", "fortnight", 14], ["d", "day", 1], ["w", "week", 7]]) {
+      await page.keyboard.press(key);
+      assert.equal(await page.locator(".day").count(), days);
+      assert.equal(new URL(page.url()).searchParams.get("view"), view);
+    }
+    await page.click("#next");
+    assert.equal(new URL(page.url()).searchParams.get("from"), "2026-12-07");
+    await page.keyboard.press("t");
+    assert.equal(new URL(page.url()).searchParams.get("from"), null);
+    await page.keyboard.press("?");
+    await page.locator("#help-text[open]").waitFor();
+    await browser.shoot(page, "help");
+    await page.keyboard.press("Escape");
+    await page.locator("#help-text[open]").waitFor({ state: "hidden" });
+  },
+
+  async "a-tap-on-a-phone-opens-the-dialog"(browser) {
+    const phone = { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true };
+    const page = await browser.open(0, "/", phone);
+    await page.locator(".node").first().waitFor();
+    assert.equal(await page.locator(".day").count(), 1, "a phone shows one day");
+    const spot = await freeSpot(page);
+    await openDay(page, spot);
+    const at = await point(page, spot, 10.25);
+    await page.touchscreen.tap(at.x, at.y);
+    await page.locator("#book[open]").waitFor();
+    assert.equal(await page.locator("#book-from").inputValue(), `${dayOf(spot.day)}T10:00`);
+    assert.equal(await page.locator("#book-until").inputValue(), `${dayOf(spot.day)}T11:00`);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
+    assert.ok(!wide, "nothing is wider than the phone");
+    await browser.shoot(page, "phone-booking");
+  },
+
+  async "each-focusable-element-has-a-name"(browser) {
+    const page = await browser.open();
+    const spot = await freeSpot(page);
+    await book(page, spot, 10, 12, "named");
+    await openDay(page, spot);
+    await ownBar(page, browser, "named").waitFor();
+    await named(page);
+    await page.click("#reserve");
+    await named(page);
+    await page.keyboard.press("Escape");
+    await ownBar(page, browser, "named").click();
+    await named(page);
+    for (const path of ["/fleet", "/mine", "/login"]) {
+      await page.goto(browser.url + path);
+      await named(page);
+    }
+  },
+
+  async "twelve-colours-can-be-read"(browser) {
+    for (const colorScheme of ["light", "dark"]) {
+      const page = await browser.open(0, "/", { colorScheme });
+      await page.locator(".track").first().waitFor();
+      const ratios = await page.evaluate(contrasts);
+      assert.equal(ratios.length, 12);
+      assert.ok(Math.min(...ratios) >= 4.5, `${colorScheme}: ${ratios.map((one) => one.toFixed(1))}`);
+    }
+  },
+
+  async "a-large-fleet-is-drawn-in-half-a-second"(browser) {
+    const page = await browser.open(0, "/login");
+    await page.route("**/api/v1/calendar", (route) => route.fulfill({
+      contentType: "application/json", headers: { "Fleet-Now": String(Date.now()) }, body: largeFleet(200, 1500),
+    }));
+    await page.addInitScript(() => {
+      const watch = () => {
+        if (document.querySelectorAll(".bar").length < 1500) return requestAnimationFrame(watch);
+        requestAnimationFrame(() => { globalThis.drawn = performance.now(); });
+      };
+      requestAnimationFrame(watch);
+    });
+    await page.goto(`${browser.url}/?view=fortnight`);
+    await page.waitForFunction(() => globalThis.drawn, null, { timeout: WAIT_MS });
+    const took = await page.evaluate(() => {
+      const loaded = performance.getEntriesByName(`${location.origin}/api/v1/calendar`)[0];
+      return globalThis.drawn - loaded.responseEnd;
+    });
+    console.log(`  200 GPUs, 1,500 bars: ${Math.round(took)} ms`);
+    assert.ok(took < 500, `${Math.round(took)} ms`);
+    await browser.shoot(page, "large");
+  },
+
+  async "a-person-who-was-logged-out-reads-it"(browser) {
+    const page = await browser.open();
+    await page.locator(".node").first().waitFor();
+    await page.context().clearCookies();
+    const other = await browser.open();
+    await book(other, await freeSpot(other), 10, 12, "after");
+    await page.locator('#notices [data-key="login"]').waitFor();
+    const text = await page.locator("#notices").textContent();
+    assert.ok(text.includes("You are logged out. Type `fleet web` to log in again."), text);
+    assert.ok(await page.locator(".node").count() > 0, "what is drawn stays");
+  },
+
+  async "a-controller-that-is-silent-is-said"(browser) {
+    const page = await browser.open(0, "/login");
+    await page.route("**/api/v1/events", (route) => route.abort());
+    await page.goto(`${browser.url}/`);
+    await page.locator('#notices [data-key="silent"]').waitFor({ timeout: 20_000 });
+    assert.match(await page.locator("#notices").textContent(), /This controller does not answer\./);
+    await page.unroute("**/api/v1/events");
+    await page.locator('#notices [data-key="silent"]').waitFor({ state: "detached", timeout: 20_000 });
+  },
+
+  async "an-old-state-is-said"(browser) {
+    const page = await browser.open(0, "/login");
+    await page.route("**/api/v1/calendar", async (route) => {
+      const response = await route.fetch();
+      await route.fulfill({ response, headers: { ...response.headers(), "fleet-stale-ms": "42000" } });
+    });
+    await page.goto(`${browser.url}/`);
+    await page.locator('#notices [data-key="stale"]', { hasText: "42 s old" }).waitFor();
+  },
+
+  async "a-restored-fleet-drops-a-booking"(browser) {
+    const page = await browser.open(0, "/login");
+    let index = 100;
+    await page.route("**/api/v1/events", (route) => route.fulfill({
+      contentType: "text/event-stream",
+      body: `retry: 500\nevent: alive\ndata: ${JSON.stringify({ index, now_ms: Date.now() })}\n\n`,
+    }));
+    await page.goto(`${browser.url}/`);
+    await page.locator(".node").first().waitFor();
+    await page.click("#reserve");
+    await page.locator("#book[open]").waitFor();
+    index = 5;
+    await page.locator("#book[open]").waitFor({ state: "hidden" });
+    assert.match(await page.locator("#notices").textContent(), /Your booking was not sent\./);
+  },
+
+  async "screenshots"(browser) {
+    if (!browser.shots) throw new Skipped("give --shots DIR");
+    for (const colorScheme of ["light", "dark"]) {
+      for (const width of [1400, 390]) {
+        const options = { colorScheme, viewport: { width, height: width === 390 ? 844 : 860 } };
+        const page = await browser.open(0, "/", options);
+        await page.locator(".node").first().waitFor();
+        for (const view of ["day", "week", "fortnight"]) {
+          await page.click(`[data-view="${view}"]`);
+          await browser.shoot(page, `${view}-${colorScheme}-${width}`);
+        }
+        for (const path of ["fleet", "mine", "login"]) {
+          await page.goto(`${browser.url}/${path}`);
+          const wide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
+          assert.ok(!wide, `${path} is wider than ${width} px`);
+          await browser.shoot(page, `${path}-${colorScheme}-${width}`);
+        }
+      }
+    }
+  },
+};
+
+// ---- what the cases share
+
+/** A GPU and a day, at least two days ahead, on which nobody has this GPU and the ones below it, `count` in all. */
+async function freeSpot(page, count = 1) {
+  const items = await calendar(page);
+  const time = Number(await page.evaluate(() => document.body.dataset.nowMs));
+  for (let ahead = 2; ahead < 10; ahead += 1) {
+    const day = await page.evaluate(([ms, count]) => {
+      const date = new Date(ms);
+      return new Date(date.getFullYear(), date.getMonth(), date.getDate() + count).getTime();
+    }, [time, ahead]);
+    const isFree = (gpu) => ["free", "reserved", "running"].includes(gpu.state) && !gpu.taken.some(
+      (one) => one.until === null || (Date.parse(one.from ?? 0) < day + DAY && Date.parse(one.until) > day),
+    );
+    for (const [down, gpu] of items.entries()) {
+      const group = items.slice(down, down + count);
+      if (group.length < count || !group.every((one) => one.node === gpu.node && isFree(one))) continue;
+      const row = items.filter((one) => one.node === gpu.node).indexOf(gpu);
+      return { uuid: gpu.uuid, node: gpu.node, name: `${gpu.node}:${gpu.index}`, row, down, day };
+    }
+  }
+  throw new Skipped(`no ${count} GPUs of a node are free for a whole day`);
+}
+
+/** The day of the test's own zone, Europe/Berlin, as 2026-11-30. */
+function dayOf(ms) {
+  return new Intl.DateTimeFormat("sv", { timeZone: "Europe/Berlin" }).format(ms);
+}
+
+async function openDay(page, spot) {
+  await page.goto(`${new URL(page.url()).origin}/?view=day&from=${dayOf(spot.day)}`);
+  await page.locator(`.node[data-node="${spot.node}"]`).waitFor();
+}
+
+/** The point of the window that is an hour of the spot's day in the spot's row. */
+async function point(page, spot, hour) {
+  const track = page.locator(`.node[data-node="${spot.node}"] .track`);
+  await track.evaluate((element, [row, part]) => {
+    const box = element.getBoundingClientRect();
+    const rows = Number(getComputedStyle(element.parentElement).getPropertyValue("--rows"));
+    const area = document.getElementById("scroller");
+    const middle = area.getBoundingClientRect().top + area.clientHeight / 2;
+    area.scrollTop += box.top + (box.height * (row + 0.5)) / rows - middle;
+    area.scrollLeft = Math.max(0, box.width * part - area.clientWidth / 2);
+  }, [spot.row, hour / 24]);
+  return track.evaluate((element, [row, part]) => {
+    const box = element.getBoundingClientRect();
+    const rows = Number(getComputedStyle(element.parentElement).getPropertyValue("--rows"));
+    return { x: box.left + box.width * part, y: box.top + (box.height * (row + 0.5)) / rows };
+  }, [spot.row, hour / 24]);
+}
+
+/** Drags over the time of the spot from one hour to another. The last half hour is the one before `until`. */
+async function drag(page, spot, from, until, { release = true, from: begin = from + 0.1, rows = 1 } = {}) {
+  const start = await point(page, spot, begin);
+  await page.mouse.move(start.x, start.y);
+  await page.mouse.down();
+  const end = await point(page, { ...spot, row: spot.row + rows - 1 }, until - 0.2);
+  await page.mouse.move(end.x, end.y, { steps: 6 });
+  if (release) await page.mouse.up();
+}
+
+/** Books without the page's help. */
+async function book(page, spot, from, until, note) {
+  const answer = await post(page, "/api/v1/reservations", {
+    gpus: [spot.uuid],
+    from: new Date(spot.day + from * HOUR).toISOString(),
+    until: new Date(spot.day + until * HOUR).toISOString(),
+    note, project: "", with: [], dry_run: false,
+  });
+  assert.equal(answer.status, 200, JSON.stringify(answer.body));
+  return answer.body;
+}
+
+function ownBar(page, browser, note) {
+  return page.locator(`.bar.mine[aria-label*=", ${browser.people[0].name}, "][aria-label$="${note}"]`);
+}
+
+/** Fails if Chromium's accessibility tree has a focusable element without a name. */
+async function named(page) {
+  const session = await page.context().newCDPSession(page);
+  const { nodes } = await session.send("Accessibility.getFullAXTree");
+  const isFocusable = (node) => node.properties?.some((one) => one.name === "focusable" && one.value.value);
+  const focusable = nodes.filter((node) => !node.ignored && isFocusable(node));
+  assert.ok(focusable.length > 0, "there are focusable elements");
+  const nameless = focusable.filter((node) => !node.name?.value);
+  assert.deepEqual(nameless.map((node) => node.role?.value), [], `elements without a name on ${page.url()}`);
+}
+
+/** Runs in the page: contrasts of the text of a bar with its background, of each colour. */
+function contrasts() {
+  const light = (text) => {
+    const parts = text.match(/[\d.]+/g).slice(0, 3).map((one) => Number(one) / 255);
+    const linear = parts.map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  return Array.from({ length: 12 }, (_, colour) => {
+    const bar = document.createElement("div");
+    bar.className = `bar reservation colour-${colour}`;
+    document.querySelector(".track").append(bar);
+    const style = getComputedStyle(bar);
+    const [one, other] = [light(style.color), light(style.backgroundColor)].sort((a, b) => b - a);
+    bar.remove();
+    return (one + 0.05) / (other + 0.05);
+  });
+}
+
+function largeFleet(gpus, bars) {
+  const begin = Math.floor(Date.now() / HOUR) * HOUR;
+  const items = Array.from({ length: gpus }, (_, at) => ({
+    uuid: `GPU-${at}`, node: `node${String(Math.floor(at / 8)).padStart(2, "0")}`, index: at % 8, model: "v100",
+    state: "free", reason: null, taken: [],
+  }));
+  for (let at = 0; at < bars; at += 1) {
+    const from = begin + Math.floor(at / gpus) * 36 * HOUR;
+    items[at % gpus].taken.push({
+      by: "reservation", id: `res-${at}`, owner: `user${at % 40}`, note: "a note",
+      from: new Date(from).toISOString(), until: new Date(from + (4 + (at % 30)) * HOUR).toISOString(),
+    });
+  }
+  return JSON.stringify({ schema: "fleet.calendar/v1", items });
+}

@@ -1,0 +1,44 @@
+#!/bin/bash
+# Tries the web page of a `fleet dev` in Chromium, as two people. `make web` calls it, with cases to choose some.
+# Debian's packages apart, it installs into target/web only.
+set -eu -o pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+target=$root/target/web
+fleet=${FLEET:-$root/target/debug/fleet}
+install_s=900
+ready_s=60
+
+skipped() {
+    echo "SKIPPED: web: $*"
+    exit 0
+}
+
+[ "$(id -u)" = 0 ] || skipped "fleet dev needs root"
+# Not what is there already: another node may be newer than Debian's.
+"$root/packaging/apt-install.sh" web chromium:chromium node:nodejs npm:npm ||
+    skipped "apt-get cannot install Chromium and node"
+mkdir -p "$target/shots"
+cp "$here"/*.mjs "$here/package.json" "$target/"
+(cd "$target" && timeout "$install_s" npm install --silent --no-audit --no-fund) ||
+    skipped "npm cannot install playwright-core"
+
+state=$(mktemp -d /tmp/fleet-web-XXXXXX)
+chmod 755 "$state"
+"$fleet" dev --nodes 2 --gpus v100-pcie:4 --state "$state" >"$target/dev.log" 2>&1 &
+dev=$!
+# Ctrl-C ends the clusters of `fleet dev`, and so does this.
+trap 'kill -INT $dev 2>/dev/null; wait $dev || true; rm -rf "$state"' EXIT
+for _ in $(seq "$ready_s"); do
+    grep -q '^ready' "$target/dev.log" && break
+    kill -0 $dev || { cat "$target/dev.log"; exit 1; }
+    sleep 1
+done
+export FLEET_CONFIG=$state/fleet.toml
+one=$("$fleet" web)
+# An account of every machine, which fleet dev lets in.
+other=$(setpriv --reuid nobody --clear-groups "$fleet" web)
+cd "$target"
+node page.mjs --url "${one%%/login*}" --login "$one" --login "$other" --shots "$target/shots" "$@"
+echo "screenshots are in $target/shots"
