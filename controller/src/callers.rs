@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fleet_core::controller::Controller;
 use fleet_core::limits::EVERYBODY_ELSE;
 use fleet_core::name::{GroupName, NodeName, UserName};
-use fleet_core::{Actor, AuthMethod, Fsm, Rejection, Who};
+use fleet_core::{Actor, AuthMethod, Rejection, Who};
 use fleet_proto::convert::rejection::{not_taken, to_status};
 use fleet_proto::transport::{PeerIdentity, Role};
 use nix::errno::Errno;
@@ -19,7 +19,7 @@ use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use tonic::{Code, Request, Status};
 
 use crate::blocking::blocking;
-use crate::clock::wall;
+use crate::clock::LeaderClock;
 use crate::login_log::LoginLog;
 use crate::raft::RaftHandle;
 use crate::refusal_log::RefusalLog;
@@ -92,6 +92,7 @@ pub struct Callers {
     admins: Arc<Mutex<Arc<Admins>>>,
     people: People,
     raft: RaftHandle,
+    clock: LeaderClock,
     logins: LoginLog,
     refusals: RefusalLog,
     known: Arc<Mutex<BTreeMap<Question, Answer>>>,
@@ -123,11 +124,12 @@ impl Callers {
         admins: Admins,
         people: People,
         raft: RaftHandle,
+        clock: LeaderClock,
         logins: LoginLog,
         refusals: RefusalLog,
     ) -> Self {
         let admins = Arc::new(Mutex::new(Arc::new(admins)));
-        Self { admins, people, raft, logins, refusals, known: Arc::default() }
+        Self { admins, people, raft, clock, logins, refusals, known: Arc::default() }
     }
 
     /// Others are admins from now on. What was looked up before is forgotten.
@@ -143,7 +145,7 @@ impl Callers {
         }
         if let Some(session) = self.passed_on(request).map_err(not_taken)? {
             // It may have begun at that controller a moment before this one led.
-            if self.raft.read(|fsm| is_open(fsm, &session)).is_none() {
+            if self.whose(&session).is_none() {
                 drop(self.raft.ensure_linearizable().await);
             }
             return self.user_of_session(&session).await.map_err(not_taken);
@@ -201,8 +203,18 @@ impl Callers {
         Ok(Some(Session(id.to_owned())))
     }
 
+    /// Whose session it is, while it is open and so is the account.
+    pub(crate) fn whose(&self, session: &Session) -> Option<UserName> {
+        self.raft.read(|fsm| {
+            // The fleet's time stands still where nothing happens; a session ends all the same.
+            let now = fsm.now().max(self.clock.now());
+            let name = fsm.access().session(&session.0, now)?;
+            fsm.access().disabled(name).is_none().then(|| name.clone())
+        })
+    }
+
     async fn user_of_session(&self, session: &Session) -> Result<Caller, Status> {
-        let name = self.raft.read(|fsm| is_open(fsm, session)).ok_or_else(|| {
+        let name = self.whose(session).ok_or_else(|| {
             Status::unauthenticated("you are logged out; type `fleet web` to log in again")
         })?;
         self.caller(Question::Name(name), AuthMethod::Session, Some(&session.0), None).await
@@ -290,11 +302,6 @@ impl Callers {
         let holds = answer.at.elapsed() < ANSWER_LIFE && answer.limited == *limited;
         holds.then(|| answer.account.clone())
     }
-}
-
-/// Whose session it is. The fleet's time stands still where nothing happens; a session ends all the same.
-fn is_open(fsm: &Fsm, session: &Session) -> Option<UserName> {
-    fsm.access().session(&session.0, fsm.now().max(wall())).cloned()
 }
 
 /// Those of `users` that this machine's name service knows.

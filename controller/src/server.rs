@@ -252,11 +252,18 @@ fn assemble(
         advertise: Arc::new(config.advertise.clone()),
     };
     let context = Context {
-        clock,
+        clock: clock.clone(),
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
-        callers: Callers::new(admins, people, raft.clone(), logins.clone(), refusals.clone()),
+        callers: Callers::new(
+            admins,
+            people,
+            raft.clone(),
+            clock,
+            logins.clone(),
+            refusals.clone(),
+        ),
         keyring,
         signer,
         revocations,

@@ -283,6 +283,7 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
             Admins { names: vec![root], group: "no-such-group".to_owned() },
             People { min_uid: 1_000, allow_system_users: false },
             raft.clone(),
+            leader.clock.clone(),
             logins.clone(),
             refusals.clone(),
         ),

@@ -115,21 +115,26 @@ impl Browser {
         self.ask(Method::POST, path, body)
     }
 
-    /// Reads an answer that the controller ends by itself within `limit`, after what `begun` does once it has begun.
+    /// Reads an answer that the controller ends by itself within `limit`, after what `then` does once it has sent so many
+    /// parts.
     pub fn until_it_ends(
         &self,
         path: &str,
         limit: Duration,
-        begun: impl FnOnce() -> Result<()>,
+        parts: usize,
+        then: impl FnOnce() -> Result<()>,
     ) -> Result<String> {
         let request = self.request(Method::GET, path, String::new());
         within(limit, path, async {
             let mut body = self.send(request?).await?.into_body();
             let mut said = Vec::new();
-            let mut begun = Some(begun);
+            let (mut then, mut heard) = (Some(then), 0);
             while let Some(frame) = body.frame().await {
                 said.extend_from_slice(&frame?.into_data().unwrap_or_default());
-                begun.take().map_or(Ok(()), |begun| begun())?;
+                heard += 1;
+                if heard >= parts {
+                    then.take().map_or(Ok(()), |then| then())?;
+                }
             }
             Ok(String::from_utf8(said)?)
         })

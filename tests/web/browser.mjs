@@ -33,6 +33,7 @@ export class Browser {
       const context = await this.context();
       const page = await this.page(context);
       await page.goto(login);
+      await page.click("#login-button");
       await page.locator("#scroller").waitFor();
       if (page.url().includes("#")) throw new Error(`the code is still in the address: ${page.url()}`);
       const name = await page.evaluate(() => document.body.dataset.user);

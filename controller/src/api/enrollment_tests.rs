@@ -200,12 +200,19 @@ async fn context(dir: &tempfile::TempDir) -> Context {
     });
     Context {
         web: None,
-        clock,
+        clock: clock.clone(),
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
         superseded: crate::superseded::Notice::default(),
-        callers: Callers::new(admins, people, raft.clone(), logins.clone(), refusals.clone()),
+        callers: Callers::new(
+            admins,
+            people,
+            raft.clone(),
+            clock,
+            logins.clone(),
+            refusals.clone(),
+        ),
         keyring,
         signer: Arc::new(signer),
         revocations,

@@ -112,11 +112,13 @@ fn code_of(code: Code) -> (StatusCode, &'static str) {
         }
         Code::ResourceExhausted => (StatusCode::CONFLICT, "full"),
         Code::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unreachable"),
-        Code::DeadlineExceeded => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
-        Code::Ok | Code::Cancelled | Code::Unknown | Code::Internal => {
+        // The last two are of a connection to the leader that broke: what became of it is not known.
+        Code::DeadlineExceeded | Code::Unknown | Code::Cancelled => {
+            (StatusCode::GATEWAY_TIMEOUT, "no_answer")
+        }
+        Code::Ok | Code::Internal | Code::Unimplemented | Code::DataLoss => {
             (StatusCode::INTERNAL_SERVER_ERROR, "internal")
         }
-        Code::Unimplemented | Code::DataLoss => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
     }
 }
 

@@ -5,11 +5,10 @@ use fleet_proto::convert::rejection::leader_named;
 use fleet_proto::v1;
 use fleet_proto::v1::fleet_client::FleetClient;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 use super::Web;
 use crate::callers::{SESSION_METADATA, Session};
-use crate::clock::wall;
 use crate::random;
 
 /// How long another controller may take.
@@ -49,7 +48,7 @@ macro_rules! look {
         use fleet_proto::v1::fleet_server::Fleet as _;
         let (web, session, message) = (&*$web, $session, $message);
         match $crate::web::ask::ask_whole!(web, session, message.clone(), $method) {
-            Err(status) if status.code() == tonic::Code::Unavailable => {
+            Err(status) if $crate::web::ask::has_no_leader(&status) => {
                 web.fleet.$method($crate::web::ask::here_and_old(session, message)).await
             }
             answered => answered,
@@ -67,6 +66,12 @@ impl Web {
         let known = members.voters.iter().find(|(_, known)| known.as_str() == address);
         self.context.peers.fleet(*known?.0, address).ok()
     }
+}
+
+/// Whether nobody leads, or the one that does cannot be reached.
+pub(super) fn has_no_leader(status: &Status) -> bool {
+    use Code::{Cancelled, DeadlineExceeded, Unavailable, Unknown};
+    matches!(status.code(), Unavailable | DeadlineExceeded | Unknown | Cancelled)
 }
 
 /// A request of our own page.
@@ -91,10 +96,12 @@ pub(super) fn there<T>(session: &Session, message: T) -> Result<Request<T>, Stat
     Ok(request)
 }
 
-/// What makes a change happen once, however often it is sent. `made_at_ms` is the fleet's time as the page had it.
-pub(super) fn meta(id: Option<String>, made_at_ms: Option<u64>) -> Option<v1::RequestMeta> {
-    let drawn = || random::hex::<ID_BYTES>().unwrap_or_default();
-    let request_id = id.unwrap_or_else(drawn);
-    let made_at_unix_ms = made_at_ms.unwrap_or(wall().0);
-    Some(v1::RequestMeta { request_id, made_at_unix_ms })
+impl Web {
+    /// What makes a change happen once, however often it is sent. `made_at_ms` is the fleet's time as the page had it.
+    pub(super) fn meta(&self, id: Option<String>, made_at_ms: Option<u64>) -> v1::RequestMeta {
+        let drawn = || random::hex::<ID_BYTES>().unwrap_or_default();
+        let request_id = id.unwrap_or_else(drawn);
+        let made_at_unix_ms = made_at_ms.unwrap_or_else(|| self.context.clock.now().0);
+        v1::RequestMeta { request_id, made_at_unix_ms }
+    }
 }

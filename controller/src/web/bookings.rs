@@ -11,9 +11,9 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use tonic::Status;
 
-use super::ask::{ask, meta};
+use super::ask::ask;
 use super::session::LoggedIn;
-use super::{Shared, answer};
+use super::{Shared, Web, answer};
 
 /// A reservation as the page wishes for it. Empty and missing mean the same.
 #[derive(Debug, Default, Deserialize)]
@@ -69,7 +69,7 @@ fn shown(done: Result<v1::Reservation, Status>) -> Response {
 }
 
 impl Wish {
-    fn request(self) -> Result<v1::CreateReservationRequest, Status> {
+    fn request(self, web: &Web) -> Result<v1::CreateReservationRequest, Status> {
         let starts_at_unix_ms = self.from.map_or(Ok(0), |from| instant("from", &from))?;
         let until = self.until.ok_or_else(|| answer::wrong("until", "say until when"))?;
         let uuids = self.gpus;
@@ -77,7 +77,7 @@ impl Wish {
         let count = if uuids.is_empty() { self.count } else { named };
         let (model, node) = (self.model, self.node);
         Ok(v1::CreateReservationRequest {
-            meta: meta(self.request_id, self.made_at),
+            meta: Some(web.meta(self.request_id, self.made_at)),
             gpus: Some(v1::GpuWish { count, model, node, uuids, ..v1::GpuWish::default() }),
             starts_at_unix_ms,
             ends_at_unix_ms: instant("until", &until)?,
@@ -95,7 +95,7 @@ pub(super) async fn reserve(
     LoggedIn { session, .. }: LoggedIn,
     sent: Sent<Wish>,
 ) -> Response {
-    match body(sent).and_then(Wish::request) {
+    match body(sent).and_then(|wish| wish.request(&web)) {
         Ok(request) => shown(ask!(web, &session, request, create_reservation)),
         Err(wrong) => answer::refused(&wrong),
     }
@@ -109,7 +109,7 @@ pub(super) async fn extend(
 ) -> Response {
     let request = body(sent).and_then(|other| {
         Ok(v1::ExtendReservationRequest {
-            meta: meta(other.request_id, other.made_at),
+            meta: Some(web.meta(other.request_id, other.made_at)),
             id,
             ends_at_unix_ms: instant("until", &other.until)?,
             ..v1::ExtendReservationRequest::default()
@@ -129,7 +129,8 @@ pub(super) async fn release(
 ) -> Response {
     match body(sent) {
         Ok(GivenBack { request_id, made_at }) => {
-            let request = v1::ReleaseReservationRequest { meta: meta(request_id, made_at), id };
+            let meta = Some(web.meta(request_id, made_at));
+            let request = v1::ReleaseReservationRequest { meta, id };
             shown(ask!(web, &session, request, release_reservation))
         }
         Err(wrong) => answer::refused(&wrong),

@@ -1,6 +1,5 @@
 //! The calendar as JSON, made once for all browsers as long as nothing changes.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
@@ -14,6 +13,7 @@ use fleet_proto::transport::identity::sha256;
 use fleet_proto::v1;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use tokio::sync::Mutex;
 use tonic::Status;
 
 use super::ask::look;
@@ -71,13 +71,16 @@ impl Web {
     async fn calendar_now(&self, session: &Session) -> Result<Made, Status> {
         // Before it is read: what comes in between is made again.
         let index = *self.context.raft.applied().borrow();
-        if let Some(made) = self.calendar.holds(index) {
-            return Ok(made);
+        // All browsers ask at once when something changed: for one of them it is made, the others wait.
+        let mut last = self.calendar.0.lock().await;
+        let fresh = |made: &&Made| made.index >= index && made.at.elapsed() < MADE_AGAIN_AFTER;
+        if let Some(made) = last.as_ref().filter(fresh) {
+            return Ok(made.clone());
         }
         let gpus = look!(self, session, v1::ListGpusRequest::default(), list_gpus)?;
-        let stale = Freshness::of(gpus.metadata());
         let reservations =
             look!(self, session, v1::ListReservationsRequest::default(), list_reservations)?;
+        let stale = Freshness::of(gpus.metadata()).or(Freshness::of(reservations.metadata()));
         let gpus: Vec<Gpu> = gpus.into_inner().items.into_iter().map(Gpu::from).collect();
         let reservations = reservations.into_inner().items.into_iter();
         let reservations: Vec<Reservation> = reservations.map(Reservation::from).collect();
@@ -87,21 +90,7 @@ impl Web {
         let tag = format!("\"{}\"", hex::encode(&sha256(&body)[..16]));
         let tag = tag.parse().map_err(|_| Status::internal("a digest is no header"))?;
         let made = Made { at: Instant::now(), index, body: body.into(), tag, stale };
-        if made.stale.is_none() {
-            self.calendar.keep(made.clone());
-        }
+        *last = made.stale.is_none().then(|| made.clone());
         Ok(made)
-    }
-}
-
-impl Cache {
-    fn holds(&self, index: u64) -> Option<Made> {
-        let made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = |made: &&Made| made.index == index && made.at.elapsed() < MADE_AGAIN_AFTER;
-        made.as_ref().filter(fresh).cloned()
-    }
-
-    fn keep(&self, made: Made) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
     }
 }

@@ -9,12 +9,14 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse as _, Response};
+use fleet_proto::transport::Slot;
 use futures::stream;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tonic::Status;
 
 use super::session::LoggedIn;
-use super::{Shared, ask};
+use super::{Shared, answer};
 
 /// Between two events of a change, at least.
 const CHANGED_EVERY: Duration = Duration::from_secs(1);
@@ -27,15 +29,21 @@ struct Told {
     session: crate::callers::Session,
     applied: tokio::sync::watch::Receiver<u64>,
     last: Option<Instant>,
+    /// Among the streams of its session.
+    _place: Slot<String>,
 }
 
 pub(super) async fn events(
     State(web): State<Shared>,
     LoggedIn { session, .. }: LoggedIn,
 ) -> Response {
+    let Some(place) = web.streams.take(session.0.clone()) else {
+        let problem = "too many windows of this browser show the fleet; close some";
+        return answer::refused(&Status::resource_exhausted(problem));
+    };
     let mut applied = web.context.raft.applied();
     applied.borrow_and_update();
-    let told = Told { web, session, applied, last: None };
+    let told = Told { web, session, applied, last: None, _place: place };
     Sse::new(stream::unfold(told, next)).into_response()
 }
 
@@ -45,10 +53,13 @@ async fn next(mut told: Told) -> Option<(Result<Event, Infallible>, Told)> {
         () = web.stop.cancelled() => return None,
         changed = told.changed() => changed?,
     };
-    // Revoked, or logged out in another window.
-    web.context.callers.user(&ask::here(&told.session, ())).await.ok()?;
+    // Revoked, or logged out in another window. It counts as no request of the user's.
+    web.context.callers.whose(&told.session)?;
     let index = *told.applied.borrow();
-    let data = json!({ "index": index, "now_ms": web.context.clock.now().0 });
+    // Another incarnation is a fleet that was restored: what a browser has loaded is not what there is.
+    let incarnation = web.context.raft.incarnation();
+    let now_ms = web.context.clock.now().0;
+    let data = json!({ "index": index, "incarnation": incarnation, "now_ms": now_ms });
     let event = Event::default()
         .event(if changed { "changed" } else { "alive" })
         .id(index.to_string())

@@ -73,14 +73,14 @@ pub(super) async fn fleet(State(web): State<Shared>, user: LoggedIn) -> Response
     let session = &user.session;
     let nodes = match look!(web, session, v1::ListNodesRequest::default(), list_nodes) {
         Ok(nodes) => nodes,
-        Err(status) => return web.problem(&user.caller, &status),
+        Err(status) => return web.problem(Some(&user.caller), &status),
     };
     let gpus = match look!(web, session, v1::ListGpusRequest::default(), list_gpus) {
         Ok(gpus) => gpus,
-        Err(status) => return web.problem(&user.caller, &status),
+        Err(status) => return web.problem(Some(&user.caller), &status),
     };
     let mut page = web.page("Fleet", "fleet", Some(&user.caller));
-    page.stale = stale(Freshness::of(gpus.metadata()));
+    page.stale = stale(Freshness::of(gpus.metadata()).or(Freshness::of(nodes.metadata())));
     let mut gpus: Vec<GpuJson> = gpus.into_inner().items.into_iter().map(GpuJson::from).collect();
     gpus.sort_by(|a, b| (&a.node, a.index).cmp(&(&b.node, b.index)));
     let free = gpus.iter().filter(|gpu| gpu.state.is(GpuState::Free)).count();

@@ -91,15 +91,15 @@ pub(super) async fn mine(State(web): State<Shared>, user: LoggedIn) -> Response 
     let of_mine = v1::ListReservationsRequest { owner: owner.clone(), ..Default::default() };
     let reservations = match look!(web, session, of_mine, list_reservations) {
         Ok(reservations) => reservations,
-        Err(status) => return web.problem(&user.caller, &status),
+        Err(status) => return web.problem(Some(&user.caller), &status),
     };
     let of_mine = v1::ListJobsRequest { owner: owner.clone(), ..Default::default() };
     let jobs = match look!(web, session, of_mine, list_jobs) {
         Ok(jobs) => jobs,
-        Err(status) => return web.problem(&user.caller, &status),
+        Err(status) => return web.problem(Some(&user.caller), &status),
     };
     let mut page = web.page("Mine", "mine", Some(&user.caller));
-    page.stale = stale(Freshness::of(jobs.metadata()));
+    page.stale = stale(Freshness::of(jobs.metadata()).or(Freshness::of(reservations.metadata())));
     let reservations = reservations.into_inner().items.into_iter().map(ReservationJson::from);
     let reservations = reservations.map(|one| Reservation::of(one, &owner)).collect();
     let jobs = jobs.into_inner().items.into_iter().map(JobJson::from).map(Job::from).collect();

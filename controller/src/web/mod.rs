@@ -21,13 +21,17 @@ mod session;
 mod tls;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::middleware;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::middleware::{self, Next};
+use axum::response::Response;
 use axum::routing::{get, post};
+use fleet_proto::transport::Slots;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 
 use crate::api::{Context, FleetService};
 use crate::config::WebConfig;
@@ -35,6 +39,10 @@ use crate::pki::Keyring;
 
 /// Largest body of a request: a reservation.
 const BODY_BYTES_MAX: usize = 16 * 1024;
+/// Windows of one browser that listen to events. A hidden one does not.
+const STREAMS_OF_SESSION_MAX: usize = 16;
+/// How long a request may take, its body included. A stream of events has begun by then.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the handlers share.
 pub(crate) struct Web {
@@ -42,6 +50,8 @@ pub(crate) struct Web {
     fleet: FleetService,
     attempts: attempts::Attempts,
     calendar: calendar::Cache,
+    /// Streams of events, by session.
+    streams: Arc<Slots<String>>,
     /// Ends the streams of events at a stop.
     stop: CancellationToken,
 }
@@ -72,6 +82,7 @@ pub(crate) async fn run(bound: Option<Bound>, context: Context, stop: Cancellati
         context,
         attempts: attempts::Attempts::default(),
         calendar: calendar::Cache::default(),
+        streams: Slots::new(STREAMS_OF_SESSION_MAX, listener::CONNECTIONS_MAX),
         stop: stop.clone(),
     });
     tracing::info!(%url, "web page served");
@@ -82,7 +93,7 @@ pub(crate) async fn run(bound: Option<Bound>, context: Context, stop: Cancellati
 }
 
 fn routes(web: Shared) -> Router {
-    let same_origin = middleware::from_fn(origin::check);
+    let same_origin = middleware::from_fn_with_state(Arc::clone(&web), origin::check);
     let changing = Router::new()
         .route("/login", post(login::log_in))
         .route("/logout", post(login::log_out))
@@ -101,6 +112,12 @@ fn routes(web: Shared) -> Router {
         .merge(changing)
         .fallback(page::nothing)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn(in_time))
         .layer(middleware::map_response(answer::with_headers))
         .with_state(web)
+}
+
+async fn in_time(request: Request, next: Next) -> Response {
+    let late = |_| answer::refused(&Status::deadline_exceeded("the request took too long"));
+    tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await.unwrap_or_else(late)
 }

@@ -71,8 +71,8 @@ impl Web {
     }
 
     /// A page that says why there is no other.
-    pub(super) fn problem(&self, caller: &Caller, status: &Status) -> Response {
-        let page = self.page("Problem", "", Some(caller));
+    pub(super) fn problem(&self, caller: Option<&Caller>, status: &Status) -> Response {
+        let page = self.page("Problem", "", caller);
         let (message, hint) = (status.message().to_owned(), None);
         (StatusCode::SERVICE_UNAVAILABLE, shown(&Problem { page, message, hint })).into_response()
     }

@@ -34,6 +34,8 @@ pub(super) struct Certificate(Arc<Shown>);
 struct Shown {
     key: ArcSwap<CertifiedKey>,
     source: Source,
+    /// Of the first one.
+    age: Age,
 }
 
 #[derive(Debug)]
@@ -68,8 +70,8 @@ impl Certificate {
             }
             None => Source::Own { keyring, name: host_of(&config.address.url).to_owned() },
         };
-        let (key, _) = source.read()?;
-        Ok(Self(Arc::new(Shown { key: ArcSwap::from_pointee(key), source })))
+        let (key, age) = source.read()?;
+        Ok(Self(Arc::new(Shown { key: ArcSwap::from_pointee(key), source, age })))
     }
 
     pub(super) fn server_config(&self) -> Arc<rustls::ServerConfig> {
@@ -86,16 +88,16 @@ impl Certificate {
 
     /// Runs until `stop`: shows the newest one. One that cannot be used is said once, and the last stays in use.
     pub(super) async fn keep(&self, stop: CancellationToken) {
-        let mut shown = self.0.source.read().map(|(_, age)| age).ok();
+        let mut newer: Option<Age> = None;
         let mut failed = false;
         while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
-            if shown.as_ref().is_some_and(|age| self.0.source.is_still(age)) {
+            if self.0.source.is_still(newer.as_ref().unwrap_or(&self.0.age)) {
                 continue;
             }
             match self.0.source.read() {
                 Ok((key, age)) => {
                     self.0.key.store(Arc::new(key));
-                    (shown, failed) = (Some(age), false);
+                    (newer, failed) = (Some(age), false);
                     tracing::info!("the web page has another certificate");
                 }
                 Err(error) if !failed => {

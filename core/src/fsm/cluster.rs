@@ -33,6 +33,8 @@ impl Fsm {
         }
         self.cluster = Some(cluster.clone());
         self.incarnation = incarnation;
+        // What ended sessions after the backup is not known any more.
+        self.forget_sessions();
         // A restored cluster begins with one controller; none of the old ones speaks for it.
         self.roster.members.clear();
         self.roster.tokens.clear();

@@ -60,8 +60,8 @@ impl Fsm {
         let mut codes = self.access.login_codes.iter();
         let found = codes.find(|(_, code)| code.sha256 == sha256 && code.expires_at > self.now);
         let Some((user, code)) = found else {
-            let why =
-                "it was used before, is older than a minute, or is none; type `fleet web` again";
+            let why = "it was used before, is older than a minute, or is not whole; \
+                       type `fleet web` for another one";
             return Err(Rejection::CodeRefused { why: why.to_owned() });
         };
         self.check_enabled(user)?;
@@ -103,6 +103,13 @@ impl Fsm {
         let began = AccessEvent::SessionBegan { user: name, session, not_after, via };
         turn.say(Event::Access(began));
         Ok(Reply::SessionBegan { user, not_after })
+    }
+
+    /// All browsers log in again.
+    pub(super) fn forget_sessions(&mut self) {
+        self.access.login_codes.clear();
+        self.access.issued.retain(|_, issued| !issued.is_session());
+        self.access.version += 1;
     }
 
     /// Nothing to end is fine: it has ended.

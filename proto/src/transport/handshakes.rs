@@ -17,7 +17,7 @@ use super::limits::KNOWN_SOURCES_MAX;
 
 /// What one owner of machines can take many of counts once: an IPv6 network of 64 bits, an IPv4 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Source(IpAddr);
+pub struct Source(IpAddr);
 
 impl From<IpAddr> for Source {
     fn from(address: IpAddr) -> Self {

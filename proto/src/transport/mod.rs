@@ -38,6 +38,7 @@ mod tests;
 pub use client::{Address, DialError, Dialer};
 pub use credentials::{Credentials, SharedCredentials};
 pub use denial::{Denial, Denials};
+pub use handshakes::Source;
 pub use identity::{CertificateFault, Identity, PeerCertificate, Role};
 pub use peer::{Gate, PeerIdentity, Revocations};
 pub use secret::Secret;

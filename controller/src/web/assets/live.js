@@ -9,6 +9,8 @@ import { listen } from "./stream.js";
 import { localize, setNow } from "./times.js";
 
 const main = document.querySelector("main");
+/** Between two loads of this page: it is made anew for each browser. */
+const LOAD_PAUSE_MS = 3_000;
 let loading = false;
 let again = false;
 
@@ -20,6 +22,7 @@ async function reload() {
   while (again) {
     again = false;
     await load().catch(() => {});
+    await new Promise((resolve) => setTimeout(resolve, LOAD_PAUSE_MS));
   }
   loading = false;
 }

@@ -20,6 +20,7 @@ const ASK_MS = 15_000;
 export function listen({ changed, restored = () => {} }) {
   let source = null;
   let index = -1;
+  let incarnation = 0;
   let heard = performance.now();
   let retry = 0;
 
@@ -30,7 +31,9 @@ export function listen({ changed, restored = () => {} }) {
     setNow(data.now_ms);
     const before = index;
     index = data.index;
-    if (index < before) restored();
+    // 0: this controller does not know it yet. Another index alone means another controller, or one that has just started.
+    if (incarnation !== 0 && data.incarnation > incarnation) restored();
+    incarnation = Math.max(incarnation, data.incarnation);
     if (index !== before) changed();
   }
 

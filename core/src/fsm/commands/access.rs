@@ -106,7 +106,7 @@ fn may_offer(actor: &Actor, user: &UserName) -> Result<Rule, Rejection> {
     match &actor.who {
         Who::User { name, .. } if proven && name == user => Ok("that_user"),
         Who::User { .. } | Who::Node { .. } | Who::Controller => {
-            Err(denied("the user who logs in, from a terminal,"))
+            Err(denied("the user who logs in, with `fleet web` in a terminal,"))
         }
     }
 }

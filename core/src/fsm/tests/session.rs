@@ -6,7 +6,7 @@ use crate::access::{
     Vouching,
 };
 use crate::actor::{Actor, AuthMethod};
-use crate::command::{AccessCommand, Command};
+use crate::command::{AccessCommand, ClusterCommand, Command};
 use crate::event::Event;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -150,6 +150,17 @@ fn a_user_logs_out_one_browser_or_all_and_nobody_elses() {
     assert_eq!(ended, Some(vec![hash("5f")]));
     // Nothing to end is fine.
     give(&mut w, person("ada"), end("ada", None)).unwrap();
+}
+
+#[test]
+fn a_restored_fleet_has_no_sessions() {
+    let mut w = logged_in();
+    offer(&mut w, person("ada"), "ada", "c1").unwrap();
+    let cluster = w.fsm.cluster().unwrap().clone();
+    let init = ClusterCommand::Init { cluster, incarnation: w.fsm.incarnation() + 1 };
+    w.give(Actor::controller(), Command::Cluster(init)).unwrap();
+    assert!(!is_logged_in(&w, "5e"), "nobody knows whether it had been ended");
+    assert_eq!(code(begin(&mut w, "c1", "5f")), "code_refused");
 }
 
 #[test]
