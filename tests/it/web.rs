@@ -33,6 +33,7 @@ fn a_browser_reserves_at_any_controller() -> Result<()> {
     steps.step("all browsers are logged out", || logged_out(&lab));
     steps.step("who is revoked hears of it, and can do nothing any more", || revoked(&lab));
     steps.step("the page outlives the leader", || leader_dies(&lab));
+    steps.step("without a quorum it shows what it knows, and says so", || no_quorum(&lab));
     lab.conclude(steps)
 }
 
@@ -146,6 +147,23 @@ fn reserve(lab: &Lab) -> Result<()> {
     ensure!(over.refused(409)? == "already_ended", "{}", over.body);
     let fleet = browser.get("/fleet")?.body;
     ensure!(fleet.contains("titan01:0") && fleet.contains("2 of 2 GPUs free"), "{fleet}");
+    let job = lab.submit(&["-G", "1"], &["true"])?;
+    lab.job_ended(&job, LATER)?;
+    for (path, tells) in [
+        (format!("/job/{job}"), "completed"),
+        (format!("/reservation/{id}"), "cancelled"),
+        ("/node/titan01".to_owned(), "titan01"),
+    ] {
+        let page = browser.get(&path)?;
+        ensure!(page.status == 200 && page.body.contains(tells), "{path}: {}", page.body);
+    }
+    let gpus = [0, 1].map(|index| browser.get(&format!("/gpu/titan01/{index}")));
+    let held = gpus.into_iter().map(|gpu| Ok(gpu?.body.contains(&job)));
+    ensure!(held.collect::<Result<Vec<bool>>>()?.into_iter().filter(|held| *held).count() == 1);
+    for path in ["/job/job-nothere", "/gpu/titan01/7", "/gpu/nothere/0"] {
+        let page = browser.get(path)?;
+        ensure!(page.status == 404 || page.status == 400, "{path}: {}", page.status);
+    }
     Ok(())
 }
 
@@ -275,4 +293,30 @@ fn leader_dies(lab: &Lab) -> Result<()> {
     let shown = lab.json(&["reservation", "show", &id])?;
     ensure!(shown["owner"] == "root", "{shown}");
     Ok(())
+}
+
+/// One controller of three is left: it cannot decide anything, and nobody must take what it shows for the newest.
+fn no_quorum(lab: &Lab) -> Result<()> {
+    let alive: Vec<String> = lab
+        .controllers()?
+        .into_iter()
+        .filter(|one| one.role == "leader" || one.role == "follower")
+        .map(|one| one.id)
+        .collect();
+    ensure!(alive.len() == 2, "{alive:?}");
+    let mut browser = browser_at(lab, &alive[0])?;
+    browser.log_in(&code(lab)?)?.json(200)?;
+    let wish = wish(&browser, 120)?;
+    lab.kill("controller", &alive[1])?;
+    let calendar = wait::until("the calendar is said to be old", LATER, POLL_COMMAND, || {
+        let answer = browser.get("/api/v1/calendar")?;
+        Ok(answer.headers.contains_key("fleet-stale-ms").then_some(answer))
+    })?;
+    ensure!(calendar.json(200)?["items"].as_array().is_some_and(|gpus| gpus.len() == 2));
+    let fleet = browser.get("/fleet")?;
+    ensure!(fleet.status == 200 && fleet.body.contains("No controller leads"), "{}", fleet.body);
+    let refused = browser.post("/api/v1/reservations", &wish)?;
+    ensure!(refused.status == 503 || refused.status == 504, "{}", refused.body);
+    lab.restart("controller", &alive[1])?;
+    lab.controller_answers()
 }

@@ -101,6 +101,11 @@ pub(super) fn refused(status: &Status) -> Response {
     (number, Json(Refusal { error })).into_response()
 }
 
+/// The status of HTTP that says the same.
+pub(super) fn number_of(status: &Status) -> StatusCode {
+    code_of(status.code()).0
+}
+
 fn code_of(code: Code) -> (StatusCode, &'static str) {
     match code {
         Code::InvalidArgument | Code::OutOfRange => (StatusCode::BAD_REQUEST, "invalid"),

@@ -13,7 +13,7 @@ use fleet_proto::v1;
 
 use super::Shared;
 use super::ask::look;
-use super::page::{Page, shown};
+use super::page::{Page, link_to, shown};
 use super::session::LoggedIn;
 
 const GIB: u64 = 1 << 30;
@@ -36,11 +36,15 @@ struct Node {
 
 struct Gpu {
     name: String,
+    /// The address of its page.
+    path: String,
     model: String,
     state: String,
     reason: Option<String>,
     holder: Option<String>,
     holding: Option<String>,
+    /// The address of that one's page.
+    link: Option<String>,
     until: Option<String>,
     busy_percent: Option<u32>,
     memory: Option<String>,
@@ -53,10 +57,12 @@ impl From<&GpuJson> for Gpu {
         let memory = used.and_then(|used| used.memory_used_bytes).zip(gpu.memory_bytes);
         Self {
             name: format!("{}:{}", gpu.node, gpu.index),
+            path: format!("/gpu/{}/{}", gpu.node, gpu.index),
             model: gpu.model.clone().unwrap_or_else(|| "unknown model".to_owned()),
             state: gpu.state.word().to_owned(),
             reason: gpu.reason.clone(),
             holder: gpu.held_by.clone(),
+            link: gpu.holder().and_then(|id| link_to(id)),
             holding: gpu.holder().cloned(),
             until: gpu.held_until.map(|until| until.to_string()),
             busy_percent: used.and_then(|used| used.utilization_percent),

@@ -12,12 +12,14 @@ mod bookings;
 mod calendar;
 mod events;
 mod fleet_page;
+mod gpu_page;
 mod listener;
 mod login;
 mod mine_page;
 mod origin;
 mod page;
 mod session;
+mod story_page;
 mod tls;
 
 use std::sync::Arc;
@@ -106,6 +108,10 @@ fn routes(web: Shared) -> Router {
         .route("/", get(page::calendar))
         .route("/fleet", get(fleet_page::fleet))
         .route("/mine", get(mine_page::mine))
+        .route("/job/{id}", get(story_page::job))
+        .route("/reservation/{id}", get(story_page::reservation))
+        .route("/node/{id}", get(story_page::node))
+        .route("/gpu/{node}/{index}", get(gpu_page::gpu))
         .route("/login", get(page::login))
         .route("/api/v1/calendar", get(calendar::calendar))
         .route("/assets/{hash}/{name}", get(assets::asset))

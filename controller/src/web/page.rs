@@ -3,12 +3,13 @@
 use askama::Template;
 use axum::extract::State;
 use axum::response::{Html, IntoResponse as _, Response};
+use fleet_core::id::{JobId, ReservationId};
 use http::StatusCode;
 use tonic::Status;
 
 use super::assets::{self, Assets};
 use super::session::LoggedIn;
-use super::{Shared, Web};
+use super::{Shared, Web, answer};
 use crate::callers::Caller;
 
 /// What each page shows around its own.
@@ -74,8 +75,15 @@ impl Web {
     pub(super) fn problem(&self, caller: Option<&Caller>, status: &Status) -> Response {
         let page = self.page("Problem", "", caller);
         let (message, hint) = (status.message().to_owned(), None);
-        (StatusCode::SERVICE_UNAVAILABLE, shown(&Problem { page, message, hint })).into_response()
+        (answer::number_of(status), shown(&Problem { page, message, hint })).into_response()
     }
+}
+
+/// Where the page of a job or a reservation is, by its id.
+pub(super) fn link_to(id: &str) -> Option<String> {
+    let kinds = [(JobId::PREFIX, "job"), (ReservationId::PREFIX, "reservation")];
+    let (_, kind) = kinds.into_iter().find(|(prefix, _)| id.starts_with(prefix))?;
+    Some(format!("/{kind}/{id}"))
 }
 
 /// A page as an answer.

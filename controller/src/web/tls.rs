@@ -186,7 +186,57 @@ fn host_of(url: &str) -> &str {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+    use fleet_proto::transport::keys::certificate_pem;
+
     use super::*;
+    use crate::pki::Authority;
+
+    /// A certificate for a page and its key, PEM.
+    fn made(folder: &Path) -> (Vec<u8>, Vec<u8>) {
+        let authority = Authority::create(folder, wall()).unwrap();
+        let made = authority.issue_page("gpus.lab", wall()).unwrap();
+        let chain: String = made.chain.iter().map(|der| certificate_pem(der)).collect();
+        (chain.into_bytes(), made.key_pem.expose().as_bytes().to_vec())
+    }
+
+    #[test]
+    fn files_are_taken_when_they_change_and_refused_when_they_do_not_fit() {
+        let dir = tempfile::tempdir().unwrap();
+        let [first, second] = ["one", "two"].map(|name| made(&dir.path().join(name)));
+        let [certificate, key] = ["page.crt", "page.key"].map(|name| dir.path().join(name));
+        let source = Source::Files { certificate: certificate.clone(), key: key.clone() };
+        let missing = format!("{:#}", source.read().unwrap_err());
+        assert!(missing.contains("web.certificate: read") && missing.contains("page.crt"));
+        std::fs::write(&certificate, &first.0).unwrap();
+        std::fs::write(&key, &first.1).unwrap();
+        let (_, age) = source.read().unwrap();
+        assert!(source.is_still(&age));
+        // Half of a renewal: the first stays in use.
+        std::fs::write(&certificate, &second.0).unwrap();
+        assert!(!source.is_still(&age));
+        let half = format!("{:#}", source.read().unwrap_err());
+        assert!(half.contains("do not belong together") && half.contains("web.key"), "{half}");
+        std::fs::write(&key, &second.1).unwrap();
+        let (_, newer) = source.read().unwrap();
+        assert!(source.is_still(&newer) && newer != age);
+        std::fs::write(&key, "nothing").unwrap();
+        assert!(format!("{:#}", source.read().unwrap_err()).contains("the key is not PEM"));
+    }
+
+    #[test]
+    fn the_fleets_authority_signs_one_again_before_it_ends_or_when_it_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        Authority::create(dir.path(), wall()).unwrap();
+        let keyring = Keyring::load(dir.path()).unwrap();
+        let source = Source::Own { keyring, name: "gpus.lab".to_owned() };
+        let (shown, age) = source.read().unwrap();
+        assert_eq!(shown.cert.len(), 2, "with its authority");
+        assert!(source.is_still(&age));
+        let Age::Own { pin, .. } = age else { panic!("{age:?}") };
+        let old = Age::Own { pin, made_at: wall() - OWN_AGE_MAX };
+        assert!(!source.is_still(&old));
+        assert!(!source.is_still(&Age::Own { pin: "another".to_owned(), made_at: wall() }));
+    }
 
     #[test]
     fn a_certificate_is_for_the_host_of_the_url() {
