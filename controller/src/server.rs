@@ -192,13 +192,17 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         signer,
         folder: pki_dir,
     }));
-    tasks.spawn(web::run(page, context.clone(), stop.clone()));
+    let mut pages = JoinSet::new();
+    pages.spawn(web::run(page, context.clone(), stop.clone()));
     let (superseded, others) = (context.superseded.clone(), context.peers.clone());
     let removed = removal::noticed(raft.clone(), others.clone(), identity.joined_through.clone());
     let serving = serve_both(&config, context, credentials, socket, monitoring, stop.clone());
     tokio::pin!(serving);
     let ended = tokio::select! {
-        served = &mut serving => return finish(tasks, &raft, served).await,
+        served = &mut serving => {
+            stop.cancel();
+            return finish(tasks, pages, &raft, served).await;
+        }
         () = removed => {
             anyhow::Error::new(Removed { id: identity.node, cluster: identity.cluster.clone() })
         }
@@ -213,7 +217,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     stop.cancel();
     // What is open may finish; nobody relies on it any more.
     drop(serving.await);
-    finish(tasks, &raft, Err(ended)).await
+    finish(tasks, pages, &raft, Err(ended)).await
 }
 
 /// What the services share, and what the leader's loops work with.
@@ -294,12 +298,14 @@ fn keys_of(identity: &ControllerIdentity, config: &Config) -> anyhow::Result<Key
     Ok(keyring)
 }
 
-/// Takes down what runs beside the listeners.
+/// Takes down what runs beside the listeners, after `stop`. Open requests of browsers finish before consensus ends.
 async fn finish(
     mut tasks: JoinSet<()>,
+    mut pages: JoinSet<()>,
     raft: &RaftHandle,
     served: anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    while pages.join_next().await.is_some() {}
     tasks.shutdown().await;
     raft.shutdown().await;
     served

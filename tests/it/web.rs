@@ -24,6 +24,7 @@ const HEARD_OF: Duration = Duration::from_secs(20);
 fn a_browser_reserves_at_any_controller() -> Result<()> {
     let Some(mut lab) = Lab::start_with(3, 1, "v100-pcie:2")? else { return Ok(()) };
     lab.controller_goes_away();
+    lab.expect_in_logs("no majority of controllers answered", "the test takes two of three away");
     lab.expect_in_logs("the certificate was revoked", "the test comes with a revoked certificate");
     let mut steps = Steps::default();
     steps.step("a code logs in once, at any controller", || codes(&lab));

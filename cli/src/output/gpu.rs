@@ -1,8 +1,6 @@
 //! Shows GPUs.
 
-use fleet_core::health::ConditionStatus;
 use fleet_proto::json::gpu::{Gpu, Process};
-use fleet_proto::json::values::{Condition, Stated};
 
 use super::node_gpus::beside;
 use super::tone::Tone;
@@ -29,12 +27,8 @@ fn reasons(gpu: &Gpu) -> Vec<String> {
     if let Some(reason) = &gpu.reason {
         return vec![reason.clone()];
     }
-    let holds = |condition: &&Condition| !condition.status.is(ConditionStatus::False);
-    let mut wrong: Vec<&Condition> = gpu.conditions.iter().filter(holds).collect();
-    let severity = |condition: &Condition| condition.severity.as_ref().and_then(Stated::known);
-    // Stable: those that are as bad stay in their order.
-    wrong.sort_by_key(|condition| std::cmp::Reverse(severity(condition)));
-    wrong.into_iter().filter_map(|c| c.reason.clone().or_else(|| c.message.clone())).collect()
+    let wrong = gpu.wrong().into_iter();
+    wrong.filter_map(|c| c.reason.clone().or_else(|| c.message.clone())).collect()
 }
 
 /// All of them.

@@ -60,7 +60,7 @@ impl From<&GpuJson> for Gpu {
             path: format!("/gpu/{}/{}", gpu.node, gpu.index),
             model: gpu.model.clone().unwrap_or_else(|| "unknown model".to_owned()),
             state: gpu.state.word().to_owned(),
-            reason: gpu.reason.clone(),
+            reason: gpu.why(),
             holder: gpu.held_by.clone(),
             link: gpu.holder().and_then(|id| link_to(id)),
             holding: gpu.holder().cloned(),

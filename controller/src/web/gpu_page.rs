@@ -79,13 +79,14 @@ pub(super) async fn gpu(
         Err(status) => return refused(status),
     };
     let complete_from = history.complete_from_unix_ms.max(history.pruned_until_unix_ms);
+    let reason = gpu.why();
     let stays = history.items.into_iter().rev().map(GpuStay::from).map(Stay::from);
     shown(&GpuPage {
         page: web.page("GPU", "", Some(&user.caller)),
         name: format!("{node}:{index}"),
         model: gpu.model,
         state: gpu.state.word().to_owned(),
-        reason: gpu.reason,
+        reason,
         uuid: gpu.uuid,
         days: BACK.0 / Millis::days(1).0,
         stays: stays.collect(),

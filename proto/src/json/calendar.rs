@@ -88,7 +88,7 @@ pub fn of(gpus: &[Gpu], reservations: &[Reservation], now_ms: u64) -> Vec<GpuCal
                 index: gpu.index,
                 model: gpu.model.clone(),
                 state: gpu.state.clone(),
-                reason: gpu.reason.clone(),
+                reason: gpu.why(),
                 taken,
             }
         })

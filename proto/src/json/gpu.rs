@@ -1,6 +1,6 @@
 //! Defines the JSON of a GPU: what it is, who holds it, how healthy it is and who uses it.
 
-use fleet_core::health::Health;
+use fleet_core::health::{ConditionStatus, Health};
 use fleet_core::view::GpuState;
 use serde::Serialize;
 
@@ -148,6 +148,27 @@ impl Gpu {
     /// The job within, else the reservation.
     pub fn holder(&self) -> Option<&String> {
         self.job.as_ref().or(self.reservation.as_ref())
+    }
+
+    /// What is wrong with it, the worst first.
+    pub fn wrong(&self) -> Vec<&Condition> {
+        let holds = |condition: &&Condition| !condition.status.is(ConditionStatus::False);
+        let mut wrong: Vec<&Condition> = self.conditions.iter().filter(holds).collect();
+        let severity = |condition: &Condition| condition.severity.as_ref().and_then(Stated::known);
+        // Stable: those that are as bad stay in their order.
+        wrong.sort_by_key(|condition| std::cmp::Reverse(severity(condition)));
+        wrong
+    }
+
+    /// Why it takes no work, as sentences; nothing where its state says all.
+    pub fn why(&self) -> Option<String> {
+        if self.reason.is_some() || !self.state.is(GpuState::Unhealthy) {
+            return self.reason.clone();
+        }
+        let wrong = self.wrong().into_iter();
+        let said: Vec<String> =
+            wrong.filter_map(|c| c.message.clone().or_else(|| c.reason.clone())).collect();
+        (!said.is_empty()).then(|| said.join("; "))
     }
 
     /// All processes that were seen on it.

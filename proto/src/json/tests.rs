@@ -185,6 +185,22 @@ fn the_calendar_has_who_has_each_gpu_when() {
 }
 
 #[test]
+fn why_a_gpu_takes_no_work_is_its_reason_or_else_what_is_wrong_with_it() {
+    let [held, _] = samples::gpus().map(gpu::Gpu::from);
+    assert_eq!(held.why(), held.reason, "it works, whatever is wrong with it");
+    let unhealthy = || GpuState::Unhealthy.word().to_owned().into();
+    let ill = gpu::Gpu { state: unhealthy(), reason: None, ..held.clone() };
+    assert_eq!(ill.why().as_deref(), Some("2 pages wait for the next reset"));
+    assert_eq!(
+        calendar::of(&[ill], &[], samples::at(60))[0].reason.as_deref(),
+        Some("2 pages wait for the next reset")
+    );
+    let reason = Some("quarantined".to_owned());
+    let told = gpu::Gpu { state: unhealthy(), reason: reason.clone(), ..held };
+    assert_eq!(told.why(), reason);
+}
+
+#[test]
 fn the_gpus_of_a_node_are_folded() {
     let gpus: Vec<gpu::Gpu> = samples::gpus().map(gpu::Gpu::from).into();
     check("node-gpus", &node_gpus::by_node(&gpus));
