@@ -20,8 +20,8 @@ use crate::raft::PeerConnector;
 
 /// How long another controller may take to say how it stands.
 const FIGURES_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// How long the leader may take to record a certificate.
-const VOUCH_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long the leader may take to record a certificate or a session.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long another controller may take to give the authorities' keys.
 const KEYS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Trailer of a refusal: the caller was removed from the fleet.
@@ -135,12 +135,9 @@ impl Peers {
     ) -> Result<v1::BeginSessionResponse, Status> {
         let channel = self.0.channel(id, address).map_err(Status::unavailable)?;
         let mut request = tonic::Request::new(request);
-        request.set_timeout(VOUCH_TIMEOUT);
+        request.set_timeout(RECORD_TIMEOUT);
         let mut client = ControllersClient::new(channel);
-        match tokio::time::timeout(VOUCH_TIMEOUT, client.begin_session(request)).await {
-            Ok(answer) => answer.map(tonic::Response::into_inner),
-            Err(_) => Err(Status::unavailable("the leading controller does not answer in time")),
-        }
+        of_leader(client.begin_session(request)).await
     }
 
     /// Has the leader give a certificate to a user that this controller's machine knows.
@@ -152,13 +149,19 @@ impl Peers {
     ) -> Result<v1::UserCertificateResponse, Status> {
         let channel = self.0.channel(id, address).map_err(Status::unavailable)?;
         let mut request = tonic::Request::new(request);
-        request.set_timeout(VOUCH_TIMEOUT);
+        request.set_timeout(RECORD_TIMEOUT);
         let mut client = EnrollmentClient::new(channel);
-        match tokio::time::timeout(VOUCH_TIMEOUT, client.vouch_user(request)).await {
-            Ok(answer) => answer.map(tonic::Response::into_inner),
-            Err(_) => Err(Status::unavailable("the leading controller does not answer in time")),
-        }
+        of_leader(client.vouch_user(request)).await
     }
+}
+
+/// The leader's answer, if it comes in time.
+async fn of_leader<T>(
+    asked: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, Status> {
+    let late = |_| Status::unavailable("the leading controller does not answer in time");
+    let answer = tokio::time::timeout(RECORD_TIMEOUT, asked).await.map_err(late)?;
+    answer.map(tonic::Response::into_inner)
 }
 
 fn says_removed(status: &Status) -> bool {

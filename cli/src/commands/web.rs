@@ -27,7 +27,7 @@ pub(super) async fn run(context: &Context, args: &WebArgs) -> Result<Exit, Failu
     let address = |page: &String| format!("{page}/login#{}", made.code);
     let mut pages = made.pages.iter().map(address);
     let first = pages.next().ok_or_else(|| Failure::new(Exit::Failed, "no web page was named"))?;
-    say("Open this in a browser within a minute; it works once:");
+    say("Open this in a browser within a minute, and press the button; it works once:");
     print(&format!("{first}\n"))?;
     let others: Vec<String> = pages.collect();
     if !others.is_empty() {

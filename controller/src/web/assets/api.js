@@ -8,7 +8,7 @@ import { now, setNow } from "./times.js";
 
 const TIMEOUT_MS = 15_000;
 /** Refusals after which nobody knows whether the change was made. */
-const UNCERTAIN = ["no_quorum", "unreachable", "no_answer"];
+const UNCERTAIN = ["unreachable", "no_answer"];
 /** Waits between the attempts to send the same booking again. */
 const PAUSES_MS = [500, 1500];
 
