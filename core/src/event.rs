@@ -17,8 +17,9 @@ use crate::image::ImageUsed;
 use crate::job::JobDefaults;
 use crate::lease::Epoch;
 use crate::limits::ReservationLimits;
-use crate::name::{GpuUuid, GroupName, NodeName, UserName};
+use crate::name::{GpuUuid, GroupName, NodeName, ProjectName, UserName};
 use crate::node::Liveness;
+use crate::project::Project;
 use crate::time::{Millis, Timestamp};
 use crate::window::{Enforcement, EnforcementSwitch, NodeGrant};
 
@@ -299,6 +300,27 @@ pub enum Event {
     ReservationLimitsSet {
         group: GroupName,
         limits: Option<ReservationLimits>,
+        by: String,
+    },
+    ProjectCreated {
+        project: ProjectName,
+        now: Project,
+        by: String,
+    },
+    ProjectSet {
+        project: ProjectName,
+        now: Project,
+        before: Project,
+        by: String,
+    },
+    ProjectRemoved {
+        project: ProjectName,
+        by: String,
+    },
+    /// After this time use counts half.
+    HalfLifeSet {
+        half_life: Millis,
+        before: Millis,
         by: String,
     },
     ReservationAtEndSet {
@@ -629,6 +651,7 @@ impl Event {
             | E::ReservationRulesSet { .. }
             | E::JobDefaultsSet { .. }
             | E::ReservationLimitsSet { .. }
+            | E::HalfLifeSet { .. }
             | E::AuditPruned { .. }
             | E::RequestsRefused { .. } => Vec::new(),
             E::NodeRegistered { node, .. }
@@ -735,6 +758,9 @@ impl Event {
             | E::JobCancelled { job, .. }
             | E::JobTimedOut { job, .. }
             | E::JobTimeLimitSet { job, .. } => vec![job.to_string()],
+            E::ProjectCreated { project, .. }
+            | E::ProjectSet { project, .. }
+            | E::ProjectRemoved { project, .. } => vec![project.to_string()],
             E::GpusReleased { lease, node, gpus, .. } => and_all(pair(lease, node), gpus),
             E::JoinTokenCreated { token, names, .. } => and_all(vec![token.to_string()], names),
             E::JoinTokenRedeemed { token, node } => pair(token, node),

@@ -307,11 +307,17 @@ impl JobState {
     }
 }
 
-/// Place in the queue: interrupted work goes first, then by submission.
+/// Rank of work that was interrupted: before everything else.
+pub const RANK_INTERRUPTED: u8 = 0;
+/// Rank of new work.
+pub const RANK_NEW: u8 = 1;
+
+/// What is fixed of a job's place in the queue: interrupted work goes first. How new work is served also follows from
+/// what its owners had lately, see `scheduler/order.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct QueueKey {
     /// 0 for work that was evicted or lost its node, 1 for new work.
-    pub class: u8,
+    pub rank: u8,
     /// Order of submission, kept across attempts.
     pub submitted: u64,
 }

@@ -81,7 +81,7 @@ fn takers(after: &Fsm, events: &[Event], from: Timestamp) -> Vec<JobId> {
         let attempt = job.allocation().and_then(|id| after.allocation(id));
         let lease = attempt.and_then(|attempt| after.leases().get(attempt.lease.as_ref()?));
         let until = after.now() + job.time_left() + job.spec.stop_grace;
-        job.queue.class == NEW && lease.is_some_and(|lease| lease.parent.is_none()) && until > from
+        job.queue.rank == NEW && lease.is_some_and(|lease| lease.parent.is_none()) && until > from
     };
     let placed = events.iter().filter_map(|event| match event {
         Event::JobPlaced { job, .. } => Some(job),

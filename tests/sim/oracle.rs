@@ -255,7 +255,7 @@ impl Oracle {
         let Some(attempt) = fsm.allocation(id) else { return };
         let gpus = attempt.gpus.len();
         let drained = attempt.causes.contains_key(&CauseKey::Drain);
-        let waits = |job: &&Job| job.queue.class > 0 && job.spec.gpus.count as usize <= gpus;
+        let waits = |job: &&Job| job.queue.rank > 0 && job.spec.gpus.count as usize <= gpus;
         if !drained && fsm.queue().any(|job| waits(&job)) {
             self.count("LeftInACrowd");
         }

@@ -2,7 +2,7 @@
 
 use fleet_core::Fsm;
 use fleet_core::command::{Command, JobCommand};
-use fleet_core::scheduler;
+use fleet_core::scheduler::{self, Next};
 
 use super::Proposer;
 use crate::operations::Operations;
@@ -26,8 +26,14 @@ pub(super) async fn run(proposer: Proposer, operations: Operations) {
             }
             continue;
         }
-        let mut placements = raft.read(scheduler::placements);
+        let (Next { mut placements, first }, known) =
+            raft.read(|fsm| (scheduler::next(fsm), fsm.first_place().cloned()));
         planned = Some(inputs);
+        // Before anything starts: what starts changes who would come first.
+        if first != known {
+            let _: bool = proposer.propose(Command::Job(JobCommand::KeepPlace { first })).await;
+            planned = None;
+        }
         if !placements.is_empty() {
             placements.truncate(PLACEMENTS_MAX);
             // Whatever came of the proposal, the loop plans from the state again.

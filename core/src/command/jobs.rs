@@ -6,7 +6,7 @@ use crate::checkpoint::RestartFrom;
 use crate::id::JobId;
 use crate::job::SubmitJob;
 use crate::name::{GpuUuid, NodeName};
-use crate::time::Millis;
+use crate::time::{Millis, Timestamp};
 
 /// One line of a scheduler's plan; the FSM checks it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +16,13 @@ pub struct Placement {
     pub gpus: Vec<GpuUuid>,
     pub cpu_millis: u64,
     pub memory_bytes: u64,
+}
+
+/// The job whose place is kept, and when it was expected there first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstPlace {
+    pub job: JobId,
+    pub starts_at: Timestamp,
 }
 
 /// About jobs.
@@ -50,6 +57,10 @@ pub enum JobCommand {
     Place {
         placements: Vec<Placement>,
     },
+    /// The place of that job is kept from now on, or of none.
+    KeepPlace {
+        first: Option<FirstPlace>,
+    },
     /// Defaults for jobs that say nothing themselves; a value that is absent stays.
     SetDefaults {
         /// Zero: never.
@@ -69,6 +80,7 @@ impl JobCommand {
             JobCommand::Remove { .. } => "remove_job",
             JobCommand::AskCheckpoint { .. } => "ask_checkpoint",
             JobCommand::Place { .. } => "place_jobs",
+            JobCommand::KeepPlace { .. } => "keep_place",
             JobCommand::SetDefaults { .. } => "set_job_defaults",
         }
     }

@@ -19,6 +19,7 @@ mod gpus;
 mod jobs;
 mod limits;
 mod nodes;
+mod projects;
 mod reboot;
 mod report;
 mod reservations;
@@ -31,9 +32,10 @@ pub use cluster::ClusterCommand;
 pub use controllers::{AdmitController, ControllerCommand};
 pub use ending::EndingCommand;
 pub use gpus::GpuCommand;
-pub use jobs::{JobCommand, Placement};
+pub use jobs::{FirstPlace, JobCommand, Placement};
 pub use limits::LimitsCommand;
 pub use nodes::NodeCommand;
+pub use projects::ProjectCommand;
 pub use reboot::RebootCommand;
 pub use report::Report;
 pub use reservations::{CreateReservation, ReservationCommand};
@@ -100,6 +102,8 @@ pub enum Command {
     Reboot(RebootCommand),
     /// How much people may reserve.
     Limits(LimitsCommand),
+    /// Projects, and the shares that they are due.
+    Project(ProjectCommand),
     /// The audit log itself.
     Audit(AuditCommand),
 }
@@ -120,6 +124,7 @@ impl Command {
             Command::Ending(command) => command.name(),
             Command::Reboot(command) => command.name(),
             Command::Limits(command) => command.name(),
+            Command::Project(command) => command.name(),
             Command::Audit(command) => command.name(),
         }
     }

@@ -298,7 +298,7 @@ impl Fsm {
         // As old as the backup, so that it waits for all nodes: another one may have a later attempt of it.
         let since = self.restored.as_ref().map_or(self.now, |restored| restored.since);
         self.jobs_submitted += 1;
-        let queue = QueueKey { class: super::jobs::CLASS_NEW, submitted: self.jobs_submitted };
+        let queue = QueueKey { rank: crate::job::RANK_NEW, submitted: self.jobs_submitted };
         let mut spec = order.spec.clone();
         spec.gpus.node = Some(node.clone());
         // A reservation that is lost too would shut it out.

@@ -47,6 +47,7 @@ impl Fsm {
             retry_on: &job.spec.retry_on,
             retries: job.retries,
         });
+        self.charge_attempt(allocation, report, &verdict);
         self.carry_out(turn, (allocation, report), verdict, exit_code)
     }
 

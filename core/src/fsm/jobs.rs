@@ -13,7 +13,8 @@ use crate::health::begins_nothing;
 use crate::id::{AllocationId, JobId, ReservationId};
 use crate::job::SubmitJob;
 use crate::job::{
-    Attempt, JOBS_OPEN_MAX, Job, JobOutcome, JobSpec, JobState, Place, QueueKey, START_FAULTS_MAX,
+    Attempt, JOBS_OPEN_MAX, Job, JobOutcome, JobSpec, JobState, Place, QueueKey, RANK_INTERRUPTED,
+    RANK_NEW, START_FAULTS_MAX,
 };
 use crate::lease::LeaseHolder;
 use crate::name::NodeName;
@@ -22,11 +23,6 @@ use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler::{self, claims};
 use crate::time::{Millis, Timestamp, Window};
-
-/// Queue class of work that was interrupted: before everything else.
-const CLASS_INTERRUPTED: u8 = 0;
-/// Queue class of new work.
-pub(super) const CLASS_NEW: u8 = 1;
 
 /// What becomes of a job whose attempt ended.
 #[derive(Debug)]
@@ -59,7 +55,7 @@ impl Fsm {
     ) -> Result<Reply, Rejection> {
         self.check_job(turn.actor, wish)?;
         self.jobs_submitted += 1;
-        let queue = QueueKey { class: CLASS_NEW, submitted: self.jobs_submitted };
+        let queue = QueueKey { rank: RANK_NEW, submitted: self.jobs_submitted };
         let mut job = Job::submitted(wish.clone(), queue, self.now);
         self.with_defaults(&mut job.spec);
         let stop_after = job.spec.stop_after.filter(|_| job.spec.stop_after_default);
@@ -83,6 +79,7 @@ impl Fsm {
         check_owner(actor, &wish.owner)?;
         self.check_enabled(&wish.owner)?;
         validate::job_spec(&wish.spec)?;
+        self.check_project(actor, &wish.owner, &wish.spec.project)?;
         if self.jobs.contains_key(&wish.id) {
             return Err(Rejection::IdTaken { id: wish.id.to_string() });
         }
@@ -174,7 +171,7 @@ impl Fsm {
     /// be older than the reason to leave.
     fn takes_a_held_place(&self, job: &Job, line: &Placement, held: &[HeldPlace]) -> bool {
         let until = self.now + job.time_left() + job.spec.stop_grace;
-        job.queue.class == CLASS_NEW
+        job.queue.rank == RANK_NEW
             && held.iter().any(|place| until > place.window.starts_at && has_a_gpu_of(line, place))
     }
 
@@ -479,7 +476,7 @@ impl Fsm {
         let Some(job) = self.jobs.get_mut(id) else { return };
         job.attempt.end();
         job.state = JobState::Queued;
-        job.queue.class = CLASS_INTERRUPTED;
+        job.queue.rank = RANK_INTERRUPTED;
         let key = job.queue;
         let resume_from = job.candidates().first().map(|c| c.path.clone());
         self.queue.insert(key, id.clone());

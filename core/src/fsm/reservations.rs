@@ -95,6 +95,7 @@ impl Fsm {
     ) -> Result<Granted, Rejection> {
         check_owner(actor, &wish.owner)?;
         self.check_enabled(&wish.owner)?;
+        self.check_project(actor, &wish.owner, &wish.project)?;
         self.check_shared(actor, wish)?;
         self.check_note(&wish.note)?;
         check_gpu_request(&wish.gpus)?;
@@ -423,7 +424,9 @@ impl Fsm {
         reservation.state = ReservationState::Ending;
         reservation.reason = Some(why.to_owned());
         let (lease, node) = (reservation.lease.clone(), reservation.node.clone());
+        let ended = reservation.clone();
         drop(reservation);
+        self.charge_reservation(&ended);
         let Some(lease) = lease else { return };
         if self.is_in_hands(id) {
             self.revise(turn, id, Some(Withdrawal::Ended));

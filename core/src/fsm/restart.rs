@@ -1,12 +1,11 @@
 //! A job that ended, or asks its owner, is queued again by somebody's word.
 
-use super::jobs::CLASS_NEW;
 use super::removal::FILES_STAY;
 use super::{Fsm, Turn, validate};
 use crate::checkpoint::{MayUse, RestartFrom, StepsBack};
 use crate::event::Event;
 use crate::id::JobId;
-use crate::job::{Job, JobFiles, JobState, QueueKey};
+use crate::job::{Job, JobFiles, JobState, QueueKey, RANK_NEW};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler;
@@ -27,7 +26,7 @@ impl Fsm {
         let reservation = reservation.filter(|id| self.open_reservation(id).is_ok());
         self.finished.retain(|finished| finished != id);
         self.jobs_submitted += 1;
-        let queue = QueueKey { class: CLASS_NEW, submitted: self.jobs_submitted };
+        let queue = QueueKey { rank: RANK_NEW, submitted: self.jobs_submitted };
         self.keep_files(id);
         if reservation.is_none() {
             self.unbind_job(id);

@@ -115,7 +115,7 @@ pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<He
 
 /// The interrupted jobs that a plan serves, in their order: before everything else.
 pub(super) fn interrupted(fsm: &Fsm) -> impl Iterator<Item = &Job> {
-    let first = fsm.queue().take_while(|job| job.queue.class == 0);
+    let first = fsm.queue().take_while(|job| job.queue.rank == 0);
     first.filter(|job| fsm.may_run_unseen(job).is_none())
 }
 

@@ -4,15 +4,15 @@
 //! [`satisfiable`] and [`could_start_now`]; the API calls [`plan`] and [`explain`]. Nothing here changes
 //! state.
 //!
-//! How jobs are served: in queue order; packed onto the fullest node that fits, the closest GPUs
+//! How jobs are served: in the order of `order.rs`; packed onto the fullest node that fits, the closest GPUs
 //! first; never on a GPU that is promised to a reservation before the job's end; and behind the
 //! first job that waits only what does not delay it (EASY backfill).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::allocation::StopWhy;
 use crate::calendar::HeldPlace;
-use crate::command::Placement;
+use crate::command::{FirstPlace, Placement};
 use crate::id::{AllocationId, JobId, LeaseId};
 use crate::job::{Job, JobSpec};
 use crate::name::{NodeName, UserName};
@@ -21,13 +21,14 @@ use crate::rejection::Rejection;
 use crate::reservation::{GpuRequest, Reservation};
 use crate::state::Fsm;
 use crate::state::wish::{Wish, bytes, cores};
-use crate::time::Timestamp;
+use crate::time::{Millis, Timestamp};
 
 mod ask;
 mod capacity;
 mod check;
 pub(crate) mod claims;
 mod foresight;
+mod order;
 mod planner;
 mod reasons;
 mod shares;
@@ -38,14 +39,19 @@ mod verdict;
 use crate::state::share::Share;
 use ask::Ask;
 use capacity::Capacity;
+use order::Order;
 use planner::{Planner, Served};
 use shares::Division;
 
 pub use check::check;
 pub use foresight::INSTANTS_MAX;
+pub use order::WAITS_MAX;
 pub use planner::{FORESEEN_JOBS_MAX, PLACEMENTS_MAX};
 pub use shares::CPU_MILLIS_WITHOUT_GPU;
 pub use verdict::OFFER_MIN;
+
+/// The first job that waits loses its kept place if its start comes later than it was foreseen by more than this.
+pub const FIRST_SLIPS_MAX: Millis = Millis::hours(1);
 
 /// Most interrupted jobs whose next places `elsewhere` leaves aside for them.
 pub const AHEAD_MAX: usize = 1_000;
@@ -108,7 +114,7 @@ struct HeldPlaces {
 
 impl HeldPlaces {
     fn before<'a>(&mut self, planner: &mut Planner<'a>, fsm: &'a Fsm, job: &Job) {
-        if job.queue.class > 0 {
+        if job.queue.rank > 0 {
             self.at_last(planner, fsm);
         }
     }
@@ -121,51 +127,97 @@ impl HeldPlaces {
     }
 }
 
-/// What is to start now, in queue order: the placements of [`plan`], without a word about the jobs that
-/// wait. It is asked for after every change, and looks no further than it must.
-pub fn placements(fsm: &Fsm) -> Vec<Placement> {
+/// The queue as it was served once: what starts, and the planner as it stands then.
+struct Round<'a> {
+    planner: Planner<'a>,
+    holds: HeldPlaces,
+    placements: Vec<Placement>,
+    first: Option<FirstPlace>,
+    placed: BTreeSet<&'a JobId>,
+}
+
+/// Serves the queue in its order while anything can be placed, and says no word about the jobs that wait. `at_turn` is
+/// called with each job before it is served.
+fn serve<'a>(
+    fsm: &'a Fsm,
+    mut order: Order<'a>,
+    mut at_turn: impl FnMut(&Planner<'a>, &'a Job),
+) -> Round<'a> {
     let mut planner = Planner::new(Capacity::of(fsm));
-    let mut placements = Vec::new();
-    let mut spent = planner.is_spent();
     let mut holds = HeldPlaces::default();
-    for job in fsm.queue() {
-        if spent {
-            break;
-        }
+    let (mut placements, mut placed) = (Vec::new(), BTreeSet::new());
+    let mut spent = planner.is_spent();
+    while !spent && let Some(job) = order.next() {
         holds.before(&mut planner, fsm, job);
+        at_turn(&planner, job);
         if fsm.may_run_unseen(job).is_some() {
             continue;
         }
         let ask = Ask::of_job(&planner.capacity, job);
-        if let Some(fit) = planner.start(&ask) {
-            placements.push(planner.placement(&job.id, &fit));
-            spent = planner.is_spent();
+        let Some(fit) = planner.start(&ask) else { continue };
+        if fit.pool.is_none() {
+            order.charge(job);
         }
+        placements.push(planner.placement(&job.id, &fit));
+        placed.insert(&job.id);
+        spent = planner.is_spent();
     }
-    placements
+    let first = first_place(fsm, &planner);
+    Round { planner, holds, placements, first, placed }
+}
+
+/// Whose place is to be kept from now on. Who has one keeps it while shares change, until the job starts or its start
+/// slips by more than [`FIRST_SLIPS_MAX`]: else small jobs of people who had little would keep a large one from ever
+/// starting.
+fn first_place(fsm: &Fsm, planner: &Planner<'_>) -> Option<FirstPlace> {
+    let kept = planner.shadow.as_ref()?;
+    let (job, starts_at) = (kept.job.clone()?, kept.starts_at);
+    match fsm.first_place().filter(|known| known.job == job) {
+        Some(known) if starts_at > known.starts_at + FIRST_SLIPS_MAX => None,
+        Some(known) => Some(known.clone()),
+        None => Some(FirstPlace { job, starts_at }),
+    }
+}
+
+/// What the leader proposes: what starts, and whose place is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Next {
+    pub placements: Vec<Placement>,
+    pub first: Option<FirstPlace>,
+}
+
+/// What is to be done now. It is asked for after every change, and looks no further than it must.
+pub fn next(fsm: &Fsm) -> Next {
+    let Round { placements, first, .. } = serve(fsm, Order::of(fsm), |_, _| ());
+    Next { placements, first }
+}
+
+/// What is to start now, in the order of the queue: the placements of [`plan`].
+pub fn placements(fsm: &Fsm) -> Vec<Placement> {
+    next(fsm).placements
 }
 
 /// Plans the whole queue at the state's own time.
 pub fn plan(fsm: &Fsm) -> Plan {
-    let mut planner = Planner::new(Capacity::of(fsm));
-    let mut plan = Plan::default();
-    let mut holds = HeldPlaces::default();
-    for (place, job) in (1..).zip(fsm.queue()) {
-        holds.before(&mut planner, fsm, job);
-        if let Some(node) = fsm.may_run_unseen(job) {
-            let reason = WaitReason::MayRunOn(node.clone()).alone();
-            plan.waiting.insert(job.id.clone(), Waiting { place, reason, earliest: None });
+    let order = Order::of(fsm);
+    let Round { mut planner, mut holds, placements, placed, .. } =
+        serve(fsm, order.clone(), |_, _| ());
+    holds.at_last(&mut planner, fsm);
+    let mut plan = Plan { placements, ..Plan::default() };
+    // Those that wait are foreseen as they will be served, when each gets its turn.
+    for (place, job) in (1..).zip(order::places(order)) {
+        if placed.contains(&job.id) {
             continue;
         }
-        let ask = Ask::of_job(&planner.capacity, job);
-        match planner.serve(&ask) {
-            Served::Placed(fit) => plan.placements.push(planner.placement(&job.id, &fit)),
-            Served::Waits { reason, earliest } => {
-                plan.waiting.insert(job.id.clone(), Waiting { place, reason, earliest });
+        let (reason, earliest) = match fsm.may_run_unseen(job) {
+            Some(node) => (WaitReason::MayRunOn(node.clone()).alone(), None),
+            None => {
+                let ask = Ask::of_job(&planner.capacity, job);
+                planner.wait(&ask)
             }
-        }
+        };
+        plan.waiting.insert(job.id.clone(), Waiting { place, reason, earliest });
     }
-    holds.at_last(&mut planner, fsm);
     let of_job = |held: HeldPlace| (held.allocation.job().clone(), held);
     plan.held = holds.places.into_iter().map(of_job).collect();
     plan
@@ -173,37 +225,51 @@ pub fn plan(fsm: &Fsm) -> Plan {
 
 /// Why a queued job waits, node by node; nothing for a job that is not queued.
 pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
-    let mut planner = Planner::new(Capacity::of(fsm));
-    let mut holds = HeldPlaces::default();
-    for (place, job) in (1..).zip(fsm.queue()) {
-        holds.before(&mut planner, fsm, job);
-        let unseen = fsm.may_run_unseen(job);
-        let ask = Ask::of_job(&planner.capacity, job);
-        if job.id != *id {
-            if unseen.is_none() {
-                planner.serve(&ask);
-            }
-            continue;
-        }
-        let verdicts = (0..planner.capacity.nodes.len()).map(|at| {
-            let verdict = verdict::verdict(&planner, &ask, at);
-            NodeVerdict {
-                node: planner.capacity.nodes[at].node.name.clone(),
-                obstacle: reasons::obstacle(&planner, &ask, at, verdict),
+    let order = Order::of(fsm);
+    let job = fsm.queue().find(|job| job.id == *id)?;
+    let mut verdicts = Vec::new();
+    let Round { mut planner, mut holds, placed, .. } =
+        serve(fsm, order.clone(), |planner, served| {
+            if served.id == *id {
+                verdicts = verdicts_on_all(planner, job);
             }
         });
-        let verdicts = verdicts.collect();
-        if let Some(node) = unseen {
-            let reason = Some(WaitReason::MayRunOn(node.clone()).alone());
-            return Some(Explanation { place, verdicts, reason, earliest: None });
-        }
-        let (reason, earliest) = match planner.serve_in_full(&ask) {
-            Served::Placed(_) => (None, Some(fsm.now())),
-            Served::Waits { reason, earliest } => (Some(reason), earliest),
-        };
-        return Some(Explanation { place, verdicts, reason, earliest });
+    if verdicts.is_empty() {
+        verdicts = verdicts_on_all(&planner, job);
     }
-    None
+    holds.at_last(&mut planner, fsm);
+    let places = order::places(order);
+    let at = places.iter().position(|other| other.id == *id)?;
+    let place = u32::try_from(at + 1).unwrap_or(u32::MAX);
+    if placed.contains(id) {
+        return Some(Explanation { place, verdicts, reason: None, earliest: Some(fsm.now()) });
+    }
+    if let Some(node) = fsm.may_run_unseen(job) {
+        let reason = Some(WaitReason::MayRunOn(node.clone()).alone());
+        return Some(Explanation { place, verdicts, reason, earliest: None });
+    }
+    let before = places.into_iter().take(at);
+    for other in before.filter(|other| !placed.contains(&other.id)) {
+        if fsm.may_run_unseen(other).is_none() {
+            let ask = Ask::of_job(&planner.capacity, other);
+            planner.wait(&ask);
+        }
+    }
+    let ask = Ask::of_job(&planner.capacity, job);
+    let (reason, earliest) = planner.wait_in_full(&ask);
+    Some(Explanation { place, verdicts, reason: Some(reason), earliest })
+}
+
+fn verdicts_on_all(planner: &Planner<'_>, job: &Job) -> Vec<NodeVerdict> {
+    let ask = Ask::of_job(&planner.capacity, job);
+    let nodes = (0..planner.capacity.nodes.len()).map(|at| {
+        let verdict = verdict::verdict(planner, &ask, at);
+        NodeVerdict {
+            node: planner.capacity.nodes[at].node.name.clone(),
+            obstacle: reasons::obstacle(planner, &ask, at, verdict),
+        }
+    });
+    nodes.collect()
 }
 
 /// Where the job of `allocation` could resume right now if it left its place. A job that lost its place comes before a job that has one:
@@ -311,15 +377,7 @@ pub fn satisfiable_on(fsm: &Fsm, owner: &UserName, spec: &JobSpec, node: &NodeNa
 
 /// Whether the job would start at once if it were submitted now; else why not.
 pub fn could_start_now(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<(), Rejection> {
-    let mut planner = Planner::new(Capacity::of(fsm));
-    let mut holds = HeldPlaces::default();
-    for job in fsm.queue() {
-        holds.before(&mut planner, fsm, job);
-        if fsm.may_run_unseen(job).is_none() {
-            let ask = Ask::of_job(&planner.capacity, job);
-            planner.serve(&ask);
-        }
-    }
+    let Round { mut planner, mut holds, .. } = serve(fsm, Order::of(fsm), |_, _| ());
     holds.at_last(&mut planner, fsm);
     let ask = Ask::new(&planner.capacity, owner, spec);
     match planner.serve(&ask) {

@@ -62,6 +62,8 @@ enum Decision<'a> {
 pub(super) struct Planner<'a> {
     pub(super) capacity: Capacity<'a>,
     pub(super) shadow: Option<Shadow>,
+    /// What was foreseen of jobs while the queue was served: their places are noted already.
+    expected: BTreeMap<&'a JobId, Foreseen>,
     /// Places that are held for running jobs that must leave theirs.
     pub(super) claims: Vec<Shadow>,
     refused: BTreeMap<Shape<'a>, Wait>,
@@ -76,6 +78,7 @@ impl<'a> Planner<'a> {
         Self {
             capacity,
             shadow: None,
+            expected: BTreeMap::new(),
             claims: Vec::new(),
             refused: BTreeMap::new(),
             too_long: BTreeMap::new(),
@@ -153,10 +156,18 @@ impl<'a> Planner<'a> {
         self.too_long.get(&ask.shape_of_any_length()).is_some_and(shorter)
     }
 
-    /// As `serve`, with the estimate of its start even where the plan would leave it out.
-    pub(super) fn serve_in_full(&mut self, ask: &Ask<'a>) -> Served {
+    /// Why a job waits that was refused before, and when it could start.
+    pub(super) fn wait(&mut self, ask: &Ask<'a>) -> (Wait, Option<Timestamp>) {
+        match self.serve(ask) {
+            Served::Placed(_) => (WaitReason::NextPlan.alone(), Some(self.capacity.fsm.now())),
+            Served::Waits { reason, earliest } => (reason, earliest),
+        }
+    }
+
+    /// As `wait`, with the estimate of its start even where the plan would leave it out.
+    pub(super) fn wait_in_full(&mut self, ask: &Ask<'a>) -> (Wait, Option<Timestamp>) {
         self.foreseen = 0;
-        self.serve(ask)
+        self.wait(ask)
     }
 
     /// The line of the plan that a fit stands for.
@@ -336,7 +347,10 @@ impl<'a> Planner<'a> {
         self.claims.last()
     }
 
-    fn look_ahead(&mut self, ask: &Ask<'_>, never: bool, max: u32) -> Option<Foreseen> {
+    fn look_ahead(&mut self, ask: &Ask<'a>, never: bool, max: u32) -> Option<Foreseen> {
+        if let Some(known) = ask.job.and_then(|job| self.expected.get(job)) {
+            return Some(*known);
+        }
         // Without a shadow yet, the first job that can be foreseen gets it, however late it comes.
         if never || (self.shadow.is_some() && self.foreseen >= max) {
             return None;
@@ -347,7 +361,12 @@ impl<'a> Planner<'a> {
 
     /// Notes where the job is expected, for the estimates of later ones; the first blocked job's
     /// place is kept for it.
-    fn keep_place(&mut self, ask: &Ask<'_>, foreseen: &Foreseen) {
+    fn keep_place(&mut self, ask: &Ask<'a>, foreseen: &Foreseen) {
+        if let Some(job) = ask.job
+            && self.expected.insert(job, *foreseen).is_some()
+        {
+            return;
+        }
         if self.shadow.is_none() && ask.source == Source::Anywhere {
             self.shadow = Some(Shadow {
                 job: ask.job.cloned(),

@@ -5,6 +5,7 @@
 use story::{Story, expect, length};
 
 mod large;
+mod order;
 mod properties;
 mod reasons;
 mod stale;
@@ -114,12 +115,12 @@ fn a_reservation_is_respected_ahead_of_time() {
         "res-x: titan01:0 titan01:1 titan01:2 Scheduled
          job-b -> titan01:0 titan01:1, 10.666 cores, 42.7 GiB
          job-a waits, place 1: starts now with -t 19h: after that, titan01:0 is promised to bob (res-x) [+1d6h]
-         job-c waits, place 3: starts now with -t 19h: after that, titan01:2 is promised to bob (res-x) [+1d6h]
-         job-d waits, place 4: starts now with -t 19h: after that, titan01:0 is promised to bob (res-x) [+1d6h]
+         job-d waits, place 2: starts now with -t 19h: after that, titan01:0 is promised to bob (res-x) [+1d6h]
+         job-c waits, place 4: starts now with -t 19h: after that, titan01:2 is promised to bob (res-x) [+1d6h]
          job-e -> titan01:2, 5.333 cores, 21.3 GiB
          job-a waits, place 1: starts now with -t 599m: after that, titan01:2 is promised to bob (res-x) [+1d6h]
-         job-c waits, place 2: starts now with -t 599m: after that, titan01:2 is promised to bob (res-x) [+1d6h]
-         job-d waits, place 3: starts now with -t 599m: after that, titan01:2 is promised to bob (res-x) [+1d6h]",
+         job-d waits, place 2: starts now with -t 599m: after that, titan01:2 is promised to bob (res-x) [+1d6h]
+         job-c waits, place 3: waits for 1 GPU: titan01:0,1 are held by job-b (ada), titan01:2 is meant for a job before it [+1d6h]",
     );
 }
 
@@ -154,14 +155,14 @@ fn ones_own_reservation_is_used_where_the_job_fits_into_it() {
          state res-x
          plan",
         "res-x: titan01:0 titan01:1 Active
+         job-c -> titan02:0, 16 cores, 64.0 GiB
          job-a -> titan01:0, 8 cores, 32.0 GiB
-         job-b -> titan02:0, 16 cores, 64.0 GiB
-         job-c waits, place 3: waits for 1 GPU: titan01:0,1 are reserved by ada (res-x) [+8h]
+         job-b waits, place 3: starts now with -t 8h, in your reservation res-x [+1h]
          job-d waits, place 4: starts now with -t 8h, in your reservation res-x [+8h]
-         job-e waits, place 5: waits for 2 GPUs on one node: titan01:0,1 are reserved by ada (res-x) [+17h1m]
+         job-e waits, place 5: waits for 2 GPUs on one node: titan01:0,1 are reserved by ada (res-x) [+17h]
          titan01:0 +0ms..+8h res-x ada
          res-x: Ending
-         job-c waits, place 1: waits for 1 GPU: titan01:0,1 are being emptied after res-x (ada) [+8h2m]
+         job-b waits, place 1: waits for 1 GPU: titan01:0,1 are being emptied after res-x (ada) [+8h2m]
          job-d waits, place 2: waits for 1 GPU: titan01:0,1 are being emptied after res-x (ada) [+8h2m]
          job-e waits, place 3: waits for 2 GPUs on one node: titan01:0,1 are being emptied after res-x (ada) [+17h2m]",
     );
@@ -264,7 +265,7 @@ fn what_the_first_leaves_over_may_be_used_for_longer() {
         "job-a -> titan01:0 titan01:1, 10.666 cores, 42.7 GiB
          job-d -> titan01:2, 5.333 cores, 21.3 GiB
          job-b waits, place 1: waits for 2 GPUs on one node: titan01:0,1 are held by job-a (ada) [+4h]
-         job-c waits, place 2: waits for 6 cores on titan01, 5.334 are free; starts now with -c 5 [+12h1m]
+         job-c waits, place 2: waits for 6 cores on titan01, 0.001 are free [+12h1m]
          job-e waits, place 4: waits for 1 core on titan01, 0.001 are free [+12h1m]",
     );
 }
@@ -285,7 +286,7 @@ fn cores_are_kept_for_the_first_too() {
          job-c -> titan01, 4 cores, 4.0 GiB
          job-e -> titan01, 4 cores, 4.0 GiB
          job-b waits, place 1: waits for 12 cores on titan01, 8 are free; starts now with -c 8 [+4h]
-         job-d waits, place 3: starts now with -t 4h: after that, titan01 is held for job-b, which is ahead in the queue [+8h]",
+         job-d waits, place 3: waits for 1 core on titan01, 0 are free [+8h]",
     );
 }
 

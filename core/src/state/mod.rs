@@ -10,8 +10,10 @@ use crate::access::Access;
 use crate::allocation::Allocation;
 use crate::audit::prune::Pruned;
 use crate::authority::Authorities;
+use crate::command::FirstPlace;
 use crate::controller::Roster;
 use crate::ending::ReservationRules;
+use crate::fair_share::FairShare;
 use crate::gpu::{FormerName, Gpu};
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::job::{Job, JobDefaults, QueueKey};
@@ -19,6 +21,7 @@ use crate::lease::Lease;
 use crate::limits::LimitsByGroup;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{JoinToken, Node};
+use crate::project::Projects;
 use crate::reservation::Reservation;
 use crate::time::{Timestamp, Window};
 
@@ -39,6 +42,7 @@ pub(crate) mod share;
 mod snapshot;
 pub(crate) mod standing;
 pub(crate) mod storm;
+pub mod tally;
 pub(crate) mod topology;
 pub(crate) mod wish;
 
@@ -84,6 +88,9 @@ pub struct Fsm {
     /// Queued jobs in the order they are served.
     #[serde(with = "queue_as_list")]
     pub(crate) queue: BTreeMap<QueueKey, JobId>,
+    /// Whose place is kept, since an earlier plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) first_place: Option<FirstPlace>,
     pub(crate) jobs_submitted: u64,
     /// Finished jobs, oldest first.
     pub(crate) finished: VecDeque<JobId>,
@@ -106,6 +113,12 @@ pub struct Fsm {
     /// How much people may reserve, where an admin said so.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) limits: LimitsByGroup,
+    /// Projects that admins made.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) projects: Projects,
+    /// What people used, and how fast it fades.
+    #[serde(default, skip_serializing_if = "FairShare::is_default")]
+    pub(crate) fair_share: FairShare,
     /// Defaults for jobs, where an admin set any.
     #[serde(default, skip_serializing_if = "JobDefaults::is_default")]
     pub(crate) job_defaults: JobDefaults,
@@ -272,6 +285,14 @@ impl Fsm {
         self.queue.values().filter_map(|id| self.jobs.get(id))
     }
 
+    /// The job whose place was kept by the last plan, while it waits.
+    pub fn first_place(&self) -> Option<&FirstPlace> {
+        let waits = |first: &&FirstPlace| {
+            self.jobs.get(&first.job).is_some_and(|job| self.is_in_queue(job))
+        };
+        self.first_place.as_ref().filter(waits)
+    }
+
     /// Attempts that have not ended.
     pub fn allocations(&self) -> &BTreeMap<AllocationId, Allocation> {
         &self.allocations
@@ -318,6 +339,11 @@ impl Fsm {
     /// The defaults for jobs that are submitted now.
     pub fn job_defaults(&self) -> &JobDefaults {
         &self.job_defaults
+    }
+
+    /// Those that admins made, and `default` where something is set of it.
+    pub fn projects(&self) -> &Projects {
+        &self.projects
     }
 
     /// Number and hash of the newest audit record.

@@ -10,6 +10,7 @@ pub mod job;
 mod names;
 pub mod node;
 pub mod reservation;
+pub mod share;
 pub mod text;
 pub mod user;
 

@@ -18,7 +18,7 @@ impl Act for JobCommand {
             | JobCommand::AskCheckpoint { id } => {
                 owner_or_admin(actor, fsm.job(id).map(|job| &job.owner))
             }
-            JobCommand::Place { .. } => controller(actor),
+            JobCommand::Place { .. } | JobCommand::KeepPlace { .. } => controller(actor),
             JobCommand::SetDefaults { .. } => admin(actor),
         }
     }
@@ -32,6 +32,7 @@ impl Act for JobCommand {
             | JobCommand::Remove { .. }
             | JobCommand::AskCheckpoint { .. }
             | JobCommand::Place { .. }
+            | JobCommand::KeepPlace { .. }
             | JobCommand::SetDefaults { .. } => Ok(()),
         }
     }
@@ -42,7 +43,8 @@ impl Act for JobCommand {
             | JobCommand::Cancel { .. }
             | JobCommand::Restart { .. }
             | JobCommand::SetTimeLimit { .. }
-            | JobCommand::Place { .. } => true,
+            | JobCommand::Place { .. }
+            | JobCommand::KeepPlace { .. } => true,
             JobCommand::Remove { .. }
             | JobCommand::AskCheckpoint { .. }
             | JobCommand::SetDefaults { .. } => false,
@@ -62,6 +64,10 @@ impl Act for JobCommand {
             JobCommand::Remove { id } => fsm.remove_job(turn, id),
             JobCommand::AskCheckpoint { id } => fsm.ask_checkpoint(turn, id),
             JobCommand::Place { placements } => Ok(fsm.place_jobs(turn, placements)),
+            JobCommand::KeepPlace { first } => {
+                fsm.first_place.clone_from(first);
+                Ok(Reply::Done)
+            }
             JobCommand::SetDefaults { stop_after, without_gpus_percent } => {
                 fsm.set_job_defaults(turn, *stop_after, *without_gpus_percent)
             }

@@ -20,6 +20,7 @@ mod gpus;
 mod jobs;
 mod limits;
 mod nodes;
+mod projects;
 mod reboot;
 mod reservations;
 mod tokens;
@@ -69,6 +70,7 @@ pub(super) fn of(command: &Command) -> &dyn Act {
         Command::Ending(command) => command,
         Command::Reboot(command) => command,
         Command::Limits(command) => command,
+        Command::Project(command) => command,
         Command::Audit(command) => command,
     }
 }

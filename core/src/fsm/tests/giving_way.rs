@@ -52,7 +52,7 @@ fn a_job_that_saves_is_asked_for_a_checkpoint_leaves_at_it_and_is_queued_again()
     w.heard.clear();
     w.end(&a, AttemptEnd::Signaled { signal: 15 });
     let j = w.fsm.job(&job("a")).unwrap();
-    assert_eq!((w.state_of("a"), j.restarts_used, j.queue.class), ("queued", 0, 0));
+    assert_eq!((w.state_of("a"), j.restarts_used, j.queue.rank), ("queued", 0, 0));
     let told = format!("queued again (evicted ({CAUSE})), will continue from");
     assert!(w.heard.iter().any(|event| w.sentence(event).starts_with(&told)));
     w.release("titan01");

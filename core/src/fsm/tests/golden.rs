@@ -17,9 +17,9 @@ use crate::audit::prune::{KEEP_MIN, Prune};
 use crate::checkpoint::{CheckpointNote, Content, RestartFrom};
 use crate::command::{
     AccessCommand, AdmitController, AuditCommand, ClusterCommand, Command, ControllerCommand,
-    CreateControllerToken, CreateJoinToken, CreateReservation, EndingCommand, Envelope, GpuCommand,
-    JobCommand, LimitsCommand, NodeCommand, RebootCommand, RefusedRequests, Report,
-    ReservationCommand, TokenCommand,
+    CreateControllerToken, CreateJoinToken, CreateReservation, EndingCommand, Envelope, FirstPlace,
+    GpuCommand, JobCommand, LimitsCommand, NodeCommand, ProjectCommand, RebootCommand,
+    RefusedRequests, Report, ReservationCommand, TokenCommand,
 };
 use crate::ending::{EndPolicy, GpuHolder, HolderStep, WindowUse};
 use crate::gpu::Presence;
@@ -29,8 +29,9 @@ use crate::image::ImageUsed;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
 use crate::limits::ReservationLimits;
-use crate::name::GroupName;
+use crate::name::{GroupName, ProjectName};
 use crate::node::{Liveness, MachineIdentity};
+use crate::project::ProjectChange;
 use crate::reservation::GpuRequest;
 use crate::state::{FORMAT, Fsm};
 use crate::time::{Millis, Window};
@@ -48,7 +49,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 62, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 67, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -184,6 +185,7 @@ fn history() -> World {
     adoption(&mut w);
     limits(&mut w);
     images_of_dockerd(&mut w);
+    projects(&mut w);
     clones(&mut w);
     renewals(&mut w);
     handed_over(&mut w);
@@ -366,6 +368,35 @@ fn limits(w: &mut World) {
     let (name, groups) = (super::world::user("ada"), [group("students")].into());
     let ada = Actor { who: Who::User { name, admin: false, groups }, ..person("ada") };
     w.give(ada, Command::Reservation(ReservationCommand::Release { id: res("r10") })).unwrap();
+}
+
+/// Projects, and use that fades.
+fn projects(w: &mut World) {
+    let name = |name: &str| ProjectName::parse(name).unwrap();
+    let first = ProjectChange {
+        add_members: [super::world::user("ada"), super::world::user("bob")].into(),
+        add_groups: [GroupName::parse("students").unwrap()].into(),
+        ..ProjectChange::default()
+    };
+    let change = ProjectChange {
+        remove_members: [super::world::user("bob")].into(),
+        weight: Some(3),
+        ..ProjectChange::default()
+    };
+    for command in [
+        ProjectCommand::Create { name: name("vision"), first },
+        ProjectCommand::Set { name: name("vision"), change },
+        ProjectCommand::Create { name: name("speech"), first: ProjectChange::default() },
+        ProjectCommand::Remove { name: name("speech") },
+        ProjectCommand::SetHalfLife { half_life: Millis::days(14) },
+    ] {
+        w.give(person("root"), Command::Project(command)).unwrap();
+    }
+    let spec = JobSpec { project: name("vision"), ..plain(4) };
+    w.submit("ada", "in-project", spec).unwrap();
+    let first = FirstPlace { job: job("in-project"), starts_at: w.now + Millis::hours(3) };
+    let keep = JobCommand::KeepPlace { first: Some(first) };
+    w.give(Actor::controller(), Command::Job(keep)).unwrap();
 }
 
 /// A reservation takes over what runs on its GPUs.

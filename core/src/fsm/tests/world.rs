@@ -338,7 +338,7 @@ impl World {
     pub(super) fn end(&mut self, id: &AllocationId, end: AttemptEnd) {
         let a = self.fsm.allocation(id).unwrap();
         let (on, epoch, stopped) = (a.node.to_string(), a.epoch, a.stop.is_some());
-        let report = ended(end, stopped);
+        let report = EndReport { ended_at: self.now, ..ended(end, stopped) };
         let report = Report::Ended { allocation: id.clone(), epoch, report };
         self.report(&on, report).unwrap();
     }

@@ -12,7 +12,7 @@ use crate::job::JobSpec;
 use crate::name::{GpuUuid, NodeName};
 use crate::reason::Wait;
 use crate::reservation::GpuRequest;
-use crate::scheduler::{check, explain, placements, plan, satisfiable};
+use crate::scheduler::{check, explain, next, placements, plan, satisfiable};
 use crate::time::{Millis, Window};
 
 const OWNERS: [&str; 3] = ["ada", "bob", "cyd"];
@@ -302,12 +302,10 @@ proptest! {
     fn the_first_job_is_not_delayed_by_those_behind_it(drawn in drawn()) {
         let mut story = build(&drawn);
         let head = plan(&story.fsm);
-        let waits = story.fsm.queue().find(|job| {
-            let known = head.waiting.get(&job.id).and_then(|w| w.earliest);
-            job.spec.reservation.is_none() && known.is_some()
-        });
-        let Some((id, before)) = waits.map(|job| (job.id.clone(), head.waiting[&job.id].earliest))
-        else { return Ok(()) };
+        let Some(first) = next(&story.fsm).first else { return Ok(()) };
+        let id = first.job;
+        let before = head.waiting.get(&id).and_then(|w| w.earliest);
+        prop_assert!(before.is_some(), "{id} has a place and no start");
         if head.placements.iter().any(|line| is_promised(&story.fsm, line)) {
             return Ok(());
         }

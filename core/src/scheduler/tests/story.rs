@@ -219,7 +219,7 @@ impl Story {
         self.apply(Who::Controller, command)
     }
 
-    fn admin(&mut self, command: Command) -> Result<Reply, Rejection> {
+    pub(super) fn admin(&mut self, command: Command) -> Result<Reply, Rejection> {
         let name = UserName::parse("root").unwrap();
         self.apply(Who::User { name, admin: true, groups: Default::default() }, command)
     }
@@ -405,8 +405,11 @@ impl Story {
     /// Plans and applies; every line must be found good.
     pub(crate) fn place(&mut self) -> scheduler::Plan {
         let plan = scheduler::plan(&self.fsm);
-        let placements = scheduler::placements(&self.fsm);
+        let scheduler::Next { placements, first } = scheduler::next(&self.fsm);
         assert_eq!(placements, plan.placements, "the plan without reasons");
+        if first.as_ref() != self.fsm.first_place() {
+            self.controller(Command::Job(JobCommand::KeepPlace { first })).unwrap();
+        }
         match self.controller(Command::Job(JobCommand::Place { placements })) {
             Ok(Reply::Placed { results }) => {
                 for (line, result) in plan.placements.iter().zip(results) {

@@ -8,11 +8,11 @@ fn work_on_cores_alone_leaves_each_gpu_something_to_work_with() {
     expect(
         "node titan01 titan-x*4 cores=16 gib=64
          run job-ca ada 0 9h cpu=5
-         run job-cb ada 0 9h cpu=3
-         run job-cc ada 0 9h
-         run job-ga bob 1 4h
-         run job-gb bob 2 4h
-         run job-gc bob 1 4h
+         run job-cb bob 0 9h cpu=3
+         run job-cc cyd 0 9h
+         run job-ga dan 1 4h
+         run job-gb eve 2 4h
+         run job-gc fay 1 4h
          place",
         "job-ca -> titan01, 5 cores, 4.0 GiB
          job-cb -> titan01, 3 cores, 4.0 GiB
@@ -53,7 +53,7 @@ fn memory_is_left_as_cores_are() {
         "job-ca -> titan01, 1 cores, 24.0 GiB
          job-ga -> titan01:0, 8 cores, 24.0 GiB
          job-gb -> titan01:1, 7 cores, 16.0 GiB
-         job-cb waits, place 2: waits for 10 GiB of memory on titan01, 8 GiB are free for jobs without GPUs [+9h]",
+         job-cb waits, place 3: waits for 10 GiB of memory on titan01, 8 GiB are free for jobs without GPUs [+9h]",
     );
 }
 

@@ -487,6 +487,16 @@ impl Event {
             E::ReservationLimitsSet { group, limits, by } => {
                 fmt_limits(f, group, limits.as_ref(), by)
             }
+            E::ProjectCreated { project, now, by } => {
+                write!(f, "project {project} created by {by}: {now}")
+            }
+            E::ProjectSet { project, now, before, by } => {
+                write!(f, "project {project} changed by {by}: {now}; it was: {before}")
+            }
+            E::ProjectRemoved { project, by } => write!(f, "project {project} removed by {by}"),
+            E::HalfLifeSet { half_life, before, by } => {
+                write!(f, "use counts half after {half_life}, set by {by}; it was {before}")
+            }
             E::ReservationAtEndSet { at_end, by, .. } => {
                 write!(f, "at its end {}, by {by}", at_end.word())
             }

@@ -1,0 +1,84 @@
+//! What is charged, and to whom: attempts of jobs for the time that they ran, reservations for the time that they held
+//! their GPUs, used or not.
+//!
+//! A job within a reservation is not charged again. What a fault of the node, or an eviction, destroyed is not charged:
+//! an attempt that ends that way counts up to its last checkpoint.
+
+use super::judgment::Verdict;
+use super::{Fsm, Turn};
+use crate::allocation::{Allocation, EndReport};
+use crate::event::Event;
+use crate::fair_share::{FairShare, HALF_LIFE_MAX, HALF_LIFE_MIN, Rate, UseOf};
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::reservation::Reservation;
+use crate::state::tally::{is_within_a_reservation, use_of_reservation};
+use crate::time::Millis;
+
+impl Fsm {
+    /// What people used, and how fast it fades.
+    pub fn fair_share(&self) -> &FairShare {
+        &self.fair_share
+    }
+
+    pub(super) fn set_half_life(
+        &mut self,
+        turn: &mut Turn<'_>,
+        half_life: Millis,
+    ) -> Result<Reply, Rejection> {
+        if !(HALF_LIFE_MIN..=HALF_LIFE_MAX).contains(&half_life) {
+            let problem = format!("{half_life} is not between {HALF_LIFE_MIN} and {HALF_LIFE_MAX}");
+            return Err(Rejection::field("half_life", problem));
+        }
+        let before = self.fair_share.half_life;
+        if before != half_life {
+            self.fair_share.set_half_life(half_life, self.now);
+            let by = turn.actor.display_name();
+            turn.say(Event::HalfLifeSet { half_life, before, by });
+        }
+        Ok(Reply::Done)
+    }
+
+    /// An attempt ended, and this becomes of its job.
+    pub(super) fn charge_attempt(
+        &mut self,
+        allocation: &Allocation,
+        report: &EndReport,
+        verdict: &Verdict,
+    ) {
+        let Some(began) = allocation.started_at else { return };
+        if is_within_a_reservation(self, allocation) {
+            return;
+        }
+        let Some(job) = self.jobs.get(&allocation.job) else { return };
+        let ended = report.ended_at.min(self.now);
+        let to = match verdict {
+            Verdict::NodeFault { .. }
+            | Verdict::Evicted
+            | Verdict::NoImage { .. }
+            | Verdict::OtherNode { .. } => {
+                let own = job.checkpoints();
+                let mut own = own.filter(|c| c.allocation == allocation.id && !c.is_torn());
+                own.next().map_or(began, |saved| saved.completed_at.min(ended))
+            }
+            Verdict::Completed
+            | Verdict::Cancelled
+            | Verdict::TimedOut
+            | Verdict::AskOwner { .. }
+            | Verdict::StepBack { .. }
+            | Verdict::Retry { .. }
+            | Verdict::Failed => ended,
+        };
+        let gpus = u32::try_from(allocation.gpus.len()).unwrap_or(u32::MAX);
+        let rate = Rate::of(gpus, allocation.cpu_millis);
+        let (account, now) = ((&job.spec.project, &job.owner), self.now);
+        self.fair_share.charge(account, UseOf { rate, from: began, to }, now);
+    }
+
+    /// A reservation that held its GPUs ends now.
+    pub(super) fn charge_reservation(&mut self, reservation: &Reservation) {
+        let Some(used) = use_of_reservation(self, reservation) else { return };
+        let (account, now) = ((&reservation.project, &reservation.owner), self.now);
+        self.fair_share.charge(account, used, now);
+    }
+}

@@ -1,0 +1,153 @@
+//! Projects: created, changed and removed by admins; checked where a job or a reservation names one.
+
+use super::{Fsm, Turn};
+use crate::actor::{Actor, Who};
+use crate::event::Event;
+use crate::name::{ProjectName, UserName};
+use crate::project::{MEMBERS_MAX, PROJECTS_MAX, Project, ProjectChange, WEIGHT_MAX};
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+
+/// How many things that count for a project a refusal names.
+const NAMED_MAX: usize = 5;
+
+impl Fsm {
+    pub(super) fn create_project(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &ProjectName,
+        first: &ProjectChange,
+    ) -> Result<Reply, Rejection> {
+        if self.is_project(name) {
+            return Err(Rejection::field("name", format!("there is a project {name} already")));
+        }
+        if self.projects.len() >= PROJECTS_MAX {
+            let what = "projects".to_owned();
+            return Err(Rejection::LimitReached { what, limit: PROJECTS_MAX as u64 });
+        }
+        let project = changed(&Project::default(), first)?;
+        self.projects.insert(name.clone(), project.clone());
+        let by = turn.actor.display_name();
+        turn.say(Event::ProjectCreated { project: name.clone(), now: project, by });
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn set_project(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &ProjectName,
+        change: &ProjectChange,
+    ) -> Result<Reply, Rejection> {
+        let before = self.project(name)?;
+        let project = changed(&before, change)?;
+        if *name == ProjectName::default_project()
+            && !(project.members.is_empty() && project.groups.is_empty())
+        {
+            let problem = format!("everybody is in {name}; create a project for some of them");
+            return Err(Rejection::field("members", problem));
+        }
+        if project != before {
+            self.projects.insert(name.clone(), project.clone());
+            let by = turn.actor.display_name();
+            turn.say(Event::ProjectSet { project: name.clone(), now: project, before, by });
+        }
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn remove_project(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &ProjectName,
+    ) -> Result<Reply, Rejection> {
+        if *name == ProjectName::default_project() {
+            let problem = format!("{name} stays: it is the project of all that names none");
+            return Err(Rejection::field("project", problem));
+        }
+        self.project(name)?;
+        let jobs = self.jobs.values().filter(|job| !job.state.is_final());
+        let jobs = jobs.filter(|job| job.spec.project == *name).map(|job| job.id.to_string());
+        let reservations = self.open_reservations().filter(|r| r.project == *name);
+        let mut by: Vec<String> =
+            jobs.chain(reservations.map(|r| r.id.to_string())).take(NAMED_MAX + 1).collect();
+        if by.len() > NAMED_MAX {
+            by.truncate(NAMED_MAX);
+            by.push("more".to_owned());
+        }
+        if !by.is_empty() {
+            return Err(Rejection::InUse { what: format!("project {name}"), by });
+        }
+        self.projects.remove(name);
+        let by = turn.actor.display_name();
+        turn.say(Event::ProjectRemoved { project: name.clone(), by });
+        Ok(Reply::Done)
+    }
+
+    fn is_project(&self, name: &ProjectName) -> bool {
+        *name == ProjectName::default_project() || self.projects.contains_key(name)
+    }
+
+    /// As it is now; the default one is there also where nothing is set of it.
+    fn project(&self, name: &ProjectName) -> Result<Project, Rejection> {
+        match self.projects.get(name) {
+            Some(project) => Ok(project.clone()),
+            None if self.is_project(name) => Ok(Project::default()),
+            None => Err(Rejection::not_found("project", name)),
+        }
+    }
+
+    /// Whether something of that user may count for the project. An admin may name any project that is there, also for
+    /// somebody else: the groups of others are not known here.
+    pub(super) fn check_project(
+        &self,
+        actor: &Actor,
+        owner: &UserName,
+        name: &ProjectName,
+    ) -> Result<(), Rejection> {
+        if *name == ProjectName::default_project() {
+            return Ok(());
+        }
+        let project = self.projects.get(name);
+        let project = project.ok_or_else(|| Rejection::not_found("project", name))?;
+        let is_admin = matches!(&actor.who, Who::User { admin: true, .. });
+        match is_admin || project.admits(owner, actor) {
+            true => Ok(()),
+            false => {
+                let needs = format!("a member of project {name} (fleet project show {name})");
+                Err(Rejection::Denied { needs })
+            }
+        }
+    }
+}
+
+/// The project with the change, or what is wrong with it.
+fn changed(before: &Project, change: &ProjectChange) -> Result<Project, Rejection> {
+    let mut project = before.clone();
+    for gone in &change.remove_members {
+        if !project.members.remove(gone) {
+            return Err(Rejection::not_found("member", gone));
+        }
+    }
+    for gone in &change.remove_groups {
+        if !project.groups.remove(gone) {
+            return Err(Rejection::not_found("group of the project", gone));
+        }
+    }
+    project.members.extend(change.add_members.iter().cloned());
+    project.groups.extend(change.add_groups.iter().cloned());
+    for (what, number) in [("members", project.members.len()), ("groups", project.groups.len())] {
+        if number > MEMBERS_MAX {
+            let what = format!("{what} of one project");
+            return Err(Rejection::LimitReached { what, limit: MEMBERS_MAX as u64 });
+        }
+    }
+    match change.weight {
+        None => {}
+        Some(0) => project.weight = None,
+        Some(weight) if weight <= WEIGHT_MAX => project.weight = Some(weight),
+        Some(weight) => {
+            let problem = format!("{weight} is not between 1 and {WEIGHT_MAX}");
+            return Err(Rejection::field("weight", problem));
+        }
+    }
+    Ok(project)
+}

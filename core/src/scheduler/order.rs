@@ -1,0 +1,183 @@
+//! The order in which a plan serves the queue: interrupted work, then what has waited longer than a bound, then the job
+//! whose place is kept already, then those whose owners have had least of their share.
+//!
+//! Projects come by what their people had, divided by the project's weight; within a project people are equal. So what
+//! nobody in one project wants goes to its other people first, then to the other projects. What a plan gives counts at
+//! once: of two people who start with nothing, each gets every second place, however many jobs one of them has sent.
+//! Jobs of one person are served as they were submitted.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::fair_share::{Amount, Rate};
+use crate::job::{Job, RANK_NEW};
+use crate::name::{ProjectName, UserName};
+use crate::state::Fsm;
+use crate::state::tally::Tally;
+use crate::time::{Millis, Timestamp};
+
+use super::shares::CPU_MILLIS_WITHOUT_GPU;
+
+/// A job that has waited for longer comes before all others that are new, by submission, whatever its owner had.
+pub const WAITS_MAX: Millis = Millis::days(7);
+
+/// Loads of projects are compared per unit of their weight, in this many parts.
+const PARTS: u128 = 1 << 20;
+
+/// Less comes first; of equals, what was submitted first. The last is the place in its list.
+type Key = (u128, u64, usize);
+
+#[derive(Debug, Clone)]
+struct Person<'a> {
+    jobs: VecDeque<&'a Job>,
+    load: Amount,
+}
+
+#[derive(Debug, Clone)]
+struct Group<'a> {
+    weight: u64,
+    load: Amount,
+    people: Vec<Person<'a>>,
+    order: BTreeSet<Key>,
+}
+
+impl Group<'_> {
+    /// Of one person, while they have jobs that wait.
+    fn key(&self, person: usize) -> Option<Key> {
+        let of = self.people.get(person)?;
+        Some((u128::from(of.load.0), of.jobs.front()?.queue.submitted, person))
+    }
+}
+
+/// The queue, as it is served.
+#[derive(Debug, Clone)]
+pub(super) struct Order<'a> {
+    half_life: Millis,
+    /// Those that come before all others, in this order.
+    first: VecDeque<&'a Job>,
+    groups: Vec<Group<'a>>,
+    order: BTreeSet<Key>,
+    /// Where each person is in it.
+    people: BTreeMap<(&'a ProjectName, &'a UserName), (usize, usize)>,
+}
+
+impl<'a> Order<'a> {
+    pub(super) fn of(fsm: &'a Fsm) -> Self {
+        let mut this = Self {
+            half_life: fsm.fair_share().half_life,
+            first: VecDeque::new(),
+            groups: Vec::new(),
+            order: BTreeSet::new(),
+            people: BTreeMap::new(),
+        };
+        let kept = fsm.first_place().map(|first| &first.job);
+        let (mut new, mut last_of_first): (Vec<&Job>, Option<&Job>) = (Vec::new(), None);
+        for job in fsm.queue() {
+            if job.queue.rank < RANK_NEW || is_overdue(job, fsm.now()) {
+                this.first.push_back(job);
+            } else if Some(&job.id) == kept {
+                last_of_first = Some(job);
+            } else {
+                new.push(job);
+            }
+        }
+        this.first.extend(last_of_first);
+        if !new.is_empty() {
+            this.add_all(fsm, new);
+        }
+        this
+    }
+
+    fn add_all(&mut self, fsm: &'a Fsm, jobs: Vec<&'a Job>) {
+        let tally = Tally::of(fsm);
+        let mut groups: BTreeMap<&ProjectName, usize> = BTreeMap::new();
+        for job in jobs {
+            let (project, owner) = (&job.spec.project, &job.owner);
+            let (group, person) = *self.people.entry((project, owner)).or_insert_with(|| {
+                let of = tally.projects.get(project);
+                let group = *groups.entry(project).or_insert_with(|| {
+                    let load = of.into_iter().flat_map(BTreeMap::values);
+                    let load = load.fold(Amount(0), |all, had| all.plus(had.load()));
+                    let weight = tally.weight(fsm, project);
+                    let (people, order) = (Vec::new(), BTreeSet::new());
+                    self.groups.push(Group { weight, load, people, order });
+                    self.groups.len() - 1
+                });
+                let had = of.and_then(|people| people.get(owner)).copied().unwrap_or_default();
+                let people = &mut self.groups[group].people;
+                people.push(Person { jobs: VecDeque::new(), load: had.load() });
+                (group, people.len() - 1)
+            });
+            self.groups[group].people[person].jobs.push_back(job);
+        }
+        for group in 0..self.groups.len() {
+            let people = &self.groups[group];
+            let keys = (0..people.people.len()).filter_map(|person| people.key(person)).collect();
+            self.groups[group].order = keys;
+            self.order.extend(self.key(group));
+        }
+    }
+
+    /// Of one project, while it has jobs that wait.
+    fn key(&self, group: usize) -> Option<Key> {
+        let of = self.groups.get(group)?;
+        let (_, submitted, _) = of.order.first()?;
+        Some((u128::from(of.load.0) * PARTS / u128::from(of.weight.max(1)), *submitted, group))
+    }
+
+    /// The next job, which is then no longer in it.
+    pub(super) fn next(&mut self) -> Option<&'a Job> {
+        if let Some(job) = self.first.pop_front() {
+            return Some(job);
+        }
+        let (_, _, group) = self.order.pop_first()?;
+        let of = &mut self.groups[group];
+        let (_, _, person) = of.order.pop_first()?;
+        let job = of.people[person].jobs.pop_front();
+        let key = of.key(person);
+        of.order.extend(key);
+        let key = self.key(group);
+        self.order.extend(key);
+        job
+    }
+
+    /// The job got a place that no reservation had paid for: its owner's other jobs come later.
+    pub(super) fn charge(&mut self, job: &Job) {
+        let Some((group, person)) = self.people.get(&(&job.spec.project, &job.owner)).copied()
+        else {
+            return;
+        };
+        if let Some(key) = self.key(group) {
+            self.order.remove(&key);
+        }
+        let of = &mut self.groups[group];
+        if let Some(key) = of.key(person) {
+            of.order.remove(&key);
+        }
+        let cpu = job.spec.cpu_millis.unwrap_or(CPU_MILLIS_WITHOUT_GPU);
+        let rate = Rate::of(job.spec.gpus.count, cpu);
+        let load = rate.times(job.time_left().min(self.half_life));
+        of.load = of.load.plus(load);
+        of.people[person].load = of.people[person].load.plus(load);
+        let key = of.key(person);
+        of.order.extend(key);
+        let key = self.key(group);
+        self.order.extend(key);
+    }
+}
+
+/// Since when it could have started, as far as it is its owner's wish.
+fn is_overdue(job: &Job, now: Timestamp) -> bool {
+    let since = job.spec.begin.map_or(job.submitted_at, |begin| begin.max(job.submitted_at));
+    now.since(since) > WAITS_MAX
+}
+
+/// The place of each job that waits, from 1, if each is served in its turn: of jobs that wait the next place of their
+/// owner comes later than of somebody who waits for the first.
+pub(super) fn places<'a>(mut order: Order<'a>) -> Vec<&'a Job> {
+    let mut places = Vec::new();
+    while let Some(job) = order.next() {
+        order.charge(job);
+        places.push(job);
+    }
+    places
+}

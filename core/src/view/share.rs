@@ -1,0 +1,122 @@
+//! Who is due how much of the fleet, and who had how much: what the order of the queue follows from.
+
+use std::collections::BTreeMap;
+
+use crate::name::{ProjectName, UserName};
+use crate::scheduler::Plan;
+use crate::state::Fsm;
+use crate::state::tally::{ACTIVE_FOR, Had, Tally};
+
+/// Of a project or of a person in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Share {
+    /// What they are due of the whole, in thousandths.
+    pub due: u32,
+    pub had: Had,
+    /// Jobs that wait.
+    pub waiting: u32,
+    /// The place of the first of them in the queue.
+    pub first_place: Option<u32>,
+}
+
+/// A project with its people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProjectShare {
+    pub name: ProjectName,
+    pub weight: u64,
+    pub share: Share,
+    /// Those who had something lately, who had least first.
+    pub people: Vec<(UserName, Share)>,
+}
+
+/// All projects, who had least of their share first.
+pub fn shares(fsm: &Fsm, plan: &Plan) -> Vec<ProjectShare> {
+    let tally = Tally::of(fsm);
+    let default = ProjectName::default_project();
+    let mut names: Vec<&ProjectName> = fsm.projects().keys().collect();
+    names.push(&default);
+    names.extend(tally.projects.keys());
+    names.sort_unstable();
+    names.dedup();
+    let waiting = waiting(fsm, plan);
+    let since = fsm.now() - ACTIVE_FOR;
+    let active = |name: &&ProjectName| {
+        let people = tally.projects.get(*name).into_iter().flat_map(BTreeMap::values);
+        people.into_iter().any(|had| had.last >= since)
+    };
+    let all: u64 = names.iter().copied().filter(active).map(|name| tally.weight(fsm, name)).sum();
+    let mut shares: Vec<ProjectShare> = names
+        .iter()
+        .map(|name| {
+            let weight = tally.weight(fsm, name);
+            let due = if active(name) { part(weight, all) } else { 0 };
+            project((*name).clone(), (weight, due), &tally, &waiting, fsm)
+        })
+        .collect();
+    shares.sort_by_key(|project| {
+        let per_weight = project.share.had.load().0 / project.weight.max(1);
+        (per_weight, project.share.first_place.unwrap_or(u32::MAX), project.name.clone())
+    });
+    shares
+}
+
+/// How many jobs of a person in a project wait, and the place of the first.
+type Waiting<'a> = BTreeMap<(&'a ProjectName, &'a UserName), (u32, Option<u32>)>;
+
+fn waiting<'a>(fsm: &'a Fsm, plan: &Plan) -> Waiting<'a> {
+    let mut waiting = Waiting::new();
+    for job in fsm.queue() {
+        let (number, first) = waiting.entry((&job.spec.project, &job.owner)).or_default();
+        *number += 1;
+        let place = plan.waiting.get(&job.id).map(|waiting| waiting.place);
+        *first = match (*first, place) {
+            (Some(first), Some(place)) => Some(first.min(place)),
+            (first, place) => first.or(place),
+        };
+    }
+    waiting
+}
+
+fn part(of: u64, all: u64) -> u32 {
+    u32::try_from(of.saturating_mul(1_000) / all.max(1)).unwrap_or(1_000)
+}
+
+fn project(
+    name: ProjectName,
+    (weight, due): (u64, u32),
+    tally: &Tally<'_>,
+    waiting: &Waiting<'_>,
+    fsm: &Fsm,
+) -> ProjectShare {
+    let due_each = due / u32::try_from(tally.people(fsm, &name)).unwrap_or(u32::MAX).max(1);
+    let since = fsm.now() - ACTIVE_FOR;
+    let mut share = Share { due, ..Share::default() };
+    let mut people = Vec::new();
+    for (user, had) in tally.projects.get(&name).into_iter().flatten() {
+        let (number, first_place) = waiting.get(&(&name, *user)).copied().unwrap_or_default();
+        share.had.used = share.had.used.plus(had.used);
+        share.had.ahead = share.had.ahead.plus(had.ahead);
+        share.had.holds += had.holds;
+        share.had.last = share.had.last.max(had.last);
+        share.waiting += number;
+        share.first_place = match (share.first_place, first_place) {
+            (Some(first), Some(place)) => Some(first.min(place)),
+            (first, place) => first.or(place),
+        };
+        if had.last >= since {
+            let of = Share { due: due_each, had: *had, waiting: number, first_place };
+            people.push(((*user).clone(), of));
+        }
+    }
+    people.sort_by_key(|(user, of)| {
+        (of.had.load(), of.first_place.unwrap_or(u32::MAX), user.clone())
+    });
+    ProjectShare { name, weight, share, people }
+}
+
+/// What the owner of a job that waits had, for the story of its place.
+pub fn of_owner(fsm: &Fsm, project: &ProjectName, owner: &UserName) -> Had {
+    let tally = Tally::of(fsm);
+    let people = tally.projects.get(project);
+    people.and_then(|people| people.get(owner)).copied().unwrap_or_default()
+}
