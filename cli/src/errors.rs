@@ -225,6 +225,7 @@ fn hint_for_missing(kind: &str) -> Option<String> {
         "reservation" => "fleet reservation list --all",
         "node" => "fleet node list",
         "gpu" => "fleet gpu list",
+        "project" => "fleet project list",
         _ => return None,
     };
     Some(format!("`{command}` lists what there is"))

@@ -277,7 +277,7 @@ impl Callers {
 
     async fn account(&self, question: Question) -> Result<Account, Status> {
         let limited: BTreeSet<GroupName> =
-            self.raft.read(|fsm| fsm.reservation_limits().keys().cloned().collect());
+            self.raft.read(|fsm| fsm.groups_that_count().cloned().collect());
         if let Some(account) = self.remembered(&question, &limited) {
             return Ok(account);
         }

@@ -29,7 +29,7 @@ pub enum Who {
     User {
         name: UserName,
         admin: bool,
-        /// Of their Unix groups those that have limits. Nothing before cluster version 11.
+        /// Of their Unix groups those that have limits or are in a project.
         #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
         groups: BTreeSet<GroupName>,
     },

@@ -302,19 +302,11 @@ pub enum Event {
         limits: Option<ReservationLimits>,
         by: String,
     },
-    ProjectCreated {
-        project: ProjectName,
-        now: Project,
-        by: String,
-    },
+    /// Created where there was none before; removed where there is none now.
     ProjectSet {
         project: ProjectName,
-        now: Project,
-        before: Project,
-        by: String,
-    },
-    ProjectRemoved {
-        project: ProjectName,
+        now: Option<Project>,
+        before: Option<Project>,
         by: String,
     },
     /// After this time use counts half.
@@ -758,9 +750,7 @@ impl Event {
             | E::JobCancelled { job, .. }
             | E::JobTimedOut { job, .. }
             | E::JobTimeLimitSet { job, .. } => vec![job.to_string()],
-            E::ProjectCreated { project, .. }
-            | E::ProjectSet { project, .. }
-            | E::ProjectRemoved { project, .. } => vec![project.to_string()],
+            E::ProjectSet { project, .. } => vec![project.to_string()],
             E::GpusReleased { lease, node, gpus, .. } => and_all(pair(lease, node), gpus),
             E::JoinTokenCreated { token, names, .. } => and_all(vec![token.to_string()], names),
             E::JoinTokenRedeemed { token, node } => pair(token, node),

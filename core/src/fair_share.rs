@@ -20,8 +20,10 @@ pub const HALF_LIFE_MIN: Millis = Millis::hours(1);
 pub const HALF_LIFE_MAX: Millis = Millis::days(90);
 /// Cores that count as one GPU, for work that runs without a GPU.
 pub const CORES_PER_GPU: u64 = 16;
-/// Accounts are kept while they hold anything; beyond this many, those that hold nothing any more are dropped.
+/// Beyond this many accounts, those are dropped that are not [`WORTH_KEEPING`].
 pub const ACCOUNTS_KEPT: usize = 10_000;
+/// One GPU for one second.
+const WORTH_KEEPING: Amount = Amount(1_000_000);
 
 /// 1 in the fractions of this file.
 const ONE: u128 = 1 << FRACTION_BITS;
@@ -67,7 +69,7 @@ fn left_after(time: Millis, half_life: Millis) -> u128 {
 pub struct Rate(pub u64);
 
 impl Rate {
-    /// Of work on that many GPUs, or without one on so many thousandths of a core.
+    /// Of work on that many GPUs, or without one on that many thousandths of a core.
     pub fn of(gpus: u32, cpu_millis: u64) -> Self {
         match gpus {
             0 => Rate(cpu_millis / CORES_PER_GPU),
@@ -75,7 +77,7 @@ impl Rate {
         }
     }
 
-    /// Having that for so long, without fading.
+    /// Having that for this long, without fading.
     pub fn times(self, length: Millis) -> Amount {
         Amount(self.0.saturating_mul(length.0))
     }
@@ -102,7 +104,7 @@ impl Amount {
         Amount(u64::try_from(left).unwrap_or(u64::MAX))
     }
 
-    /// What having that for so long comes to at the end of it, with what faded on the way.
+    /// What having that for this long comes to at the end of it, with what faded on the way.
     fn gained(rate: Rate, length: Millis, half_life: Millis) -> Amount {
         let half_life = half_life.min(HALF_LIFE_MAX);
         let most = u128::from(half_life.0) * INVERSE_LN2;
@@ -169,7 +171,7 @@ impl UseOf {
     }
 }
 
-/// What was used by whom, and how fast that fades.
+/// Which users used what, and how fast that fades.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FairShare {
     pub half_life: Millis,
@@ -223,10 +225,17 @@ impl FairShare {
         }
     }
 
+    /// The fleet's time was set back: nothing was used in a time to come.
+    pub(crate) fn turn_back(&mut self, now: Timestamp) {
+        for used in self.used.values_mut().flat_map(BTreeMap::values_mut) {
+            (used.at, used.last) = (used.at.min(now), used.last.min(now));
+        }
+    }
+
     fn drop_empty(&mut self, now: Timestamp) {
         let half_life = self.half_life;
         for people in self.used.values_mut() {
-            people.retain(|_, used| used.now(now, half_life) != Amount(0));
+            people.retain(|_, used| used.now(now, half_life) > WORTH_KEEPING);
         }
         self.used.retain(|_, people| !people.is_empty());
     }

@@ -379,6 +379,8 @@ pub struct Job {
     pub state: JobState,
     pub queue: QueueKey,
     pub submitted_at: Timestamp,
+    /// Since when it waits by its owner's word: submitted, or restarted.
+    pub queued_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
     /// The newest one.
@@ -501,6 +503,7 @@ impl Job {
             state: JobState::Queued,
             queue,
             submitted_at: at,
+            queued_at: at,
             started_at: None,
             ended_at: None,
             attempt: Attempt::default(),

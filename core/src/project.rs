@@ -12,8 +12,10 @@ use crate::name::{GroupName, ProjectName, UserName};
 
 /// Most projects.
 pub const PROJECTS_MAX: usize = 1_000;
-/// Most members, and most groups, of one project.
+/// Most members of one project.
 pub const MEMBERS_MAX: usize = 1_000;
+/// Most groups of all projects together: who is in them is asked for each user that comes.
+pub const GROUPS_MAX: usize = 128;
 /// Largest weight of a project; the least is 1.
 pub const WEIGHT_MAX: u32 = 10_000;
 

@@ -205,6 +205,7 @@ fn each_command_of_the_pages_is_run_or_says_why_not() -> Result<()> {
     steps.step("reservations", || reservations(&typist));
     steps.step("jobs", || jobs(&typist));
     steps.step("ports, notebooks and sweeps", || sweeps(&typist));
+    steps.step("projects and shares", || projects(&typist));
     steps.step("a spreadsheet", || sheet(&typist));
     steps.step("rules and limits", || rules(&typist));
     steps.step("backups and the audit log", || backups(&typist));
@@ -294,6 +295,31 @@ fn sweeps(typist: &Typist<'_>) -> Result<()> {
     for name in ["sweep", "web"] {
         typist.lab.run(&["cancel", "--name", name])?;
     }
+    typist.lab.gpus_free(7, SOON)
+}
+
+fn projects(typist: &Typist<'_>) -> Result<()> {
+    for (name, is) in [
+        ("--member ada --member bob", "--member nobody --member daemon"),
+        ("--add-member cyd --remove-member bob", "--add-member bin --remove-member daemon"),
+        ("speechlab", "nogroup"),
+        // It asks first, and nobody can answer here.
+        ("project rm speech", "project rm speech --yes"),
+    ] {
+        typist.call(name, is);
+    }
+    typist.all(&[
+        "fleet project create vision --member ada --member bob",
+        "fleet project create speech --group speechlab --weight 2",
+        "fleet project set vision --add-member cyd --remove-member bob",
+        "fleet project list",
+        "fleet project show vision",
+        "fleet project rm speech",
+        "fleet run -d -G 1 --project vision -- python3 train.py",
+        "fleet share",
+    ])?;
+    let made = typist.run("fleet reserve -G 1 -t 2h --project vision")?;
+    typist.lab.run(&["release", made.stdout.trim()])?;
     typist.lab.gpus_free(7, SOON)
 }
 

@@ -25,6 +25,7 @@ pub(crate) const TASK_PAGES: &[&str] = &[
     "docs/install.md",
     "docs/jobs.md",
     "docs/operations.md",
+    "docs/queue.md",
     "docs/release.md",
     "docs/reservation-end.md",
     "docs/roadmap.md",

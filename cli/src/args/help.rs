@@ -32,8 +32,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
         "Jobs",
         &["run", "ps", "logs", "attach", "exec", "cp", "cancel", "job", "checkpoint", "image"],
     ),
-    ("See what happens", &["status", "calendar", "web", "top", "why", "doctor"]),
-    ("Run the fleet", &["node", "gpu", "user", "controller", "audit"]),
+    ("See what happens", &["status", "calendar", "share", "web", "top", "why", "doctor"]),
+    ("Run the fleet", &["node", "gpu", "user", "project", "controller", "audit"]),
     ("This machine", &["login", "dev", "completion"]),
 ];
 

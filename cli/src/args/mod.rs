@@ -17,6 +17,7 @@ mod login;
 mod node;
 mod operations;
 mod output;
+mod project;
 mod reservation;
 mod run;
 mod snapshot;
@@ -63,6 +64,10 @@ pub(crate) use node::{
 };
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};
+pub(crate) use project::{
+    ProjectArgs, ProjectCreateArgs, ProjectListArgs, ProjectRmArgs, ProjectSetArgs,
+    ProjectShowArgs, ProjectVerb, ShareArgs,
+};
 pub(crate) use reservation::{
     Adopted, AtEnd, CalendarArgs, ExtendArgs, ReleaseArgs, ReservationArgs, ReservationExportArgs,
     ReservationImportArgs, ReservationLimitsArgs, ReservationListArgs, ReservationRulesArgs,
@@ -156,6 +161,8 @@ pub(crate) enum Verb {
     Status(StatusArgs),
     /// Show who has which GPU when
     Calendar(CalendarArgs),
+    /// Show who had how much, and who is next
+    Share(ShareArgs),
     /// Log a browser in to fleet's web page
     Web(WebArgs),
     /// Show your GPUs on this machine
@@ -176,6 +183,8 @@ pub(crate) enum Verb {
     Image(ImageArgs),
     /// List checkpoints, or ask a job for one
     Checkpoint(CheckpointArgs),
+    /// List, create and change projects
+    Project(ProjectArgs),
     /// List, disable and enable users
     User(UserArgs),
     /// Get a certificate now (rarely needed)
@@ -224,6 +233,8 @@ impl Verb {
             | Verb::Why(_)
             | Verb::Status(_)
             | Verb::Calendar(_)
+            | Verb::Share(_)
+            | Verb::Project(_)
             | Verb::Web(_)
             | Verb::Top(_)
             | Verb::Doctor(_)

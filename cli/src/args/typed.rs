@@ -9,7 +9,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 
 /// Verbs of others, and what to type instead.
-const ELSEWHERE: [(&[&str], &str); 27] = [
+const ELSEWHERE: [(&[&str], &str); 29] = [
     (
         &["submit", "sbatch", "srun", "start", "launch", "qsub", "create", "apply"],
         "`fleet run -- CMD` runs a program as a job",
@@ -43,9 +43,16 @@ const ELSEWHERE: [(&[&str], &str); 27] = [
         "`fleet status` shows who has what, and what is free",
     ),
     (
-        &["sprio", "sshare", "sacctmgr", "squota", "quota", "limits"],
-        "`fleet reservation limits` shows how much people may reserve; \
-         the queue has no priorities, `fleet why JOB` says why a job waits",
+        &["sprio", "sshare", "shares", "fairshare"],
+        "`fleet share` shows who had how much and who is next; `fleet why JOB` says why a job waits",
+    ),
+    (
+        &["sacctmgr", "account", "accounts", "projects"],
+        "`fleet project` lists and changes projects",
+    ),
+    (
+        &["squota", "quota", "limits"],
+        "`fleet reservation limits` shows how much people may reserve",
     ),
     (&["book", "salloc", "allocate"], "`fleet reserve -G 1 -t 2h` reserves GPUs"),
     (

@@ -34,6 +34,7 @@ mod node;
 mod nodes_without_gpus;
 mod operations;
 mod progress;
+mod project;
 mod reservation;
 mod reserve;
 mod run;
@@ -57,8 +58,8 @@ use crate::args::{
     AuditVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, ImageVerb, JobVerb, NodeVerb,
 };
 use crate::args::{
-    CheckpointListArgs, ControllerStatusArgs, DevVerb, OutputArgs, OwnerArgs, ReservationVerb,
-    SnapshotVerb, TokenVerb, UserVerb, Verb,
+    CheckpointListArgs, ControllerStatusArgs, DevVerb, OutputArgs, OwnerArgs, ProjectVerb,
+    ReservationVerb, SnapshotVerb, TokenVerb, UserVerb, Verb,
 };
 use crate::client::{Client, RequestId, Requests};
 use crate::config::{Config, Remote};
@@ -250,6 +251,15 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Why(args) => why::run(context, &args).await,
         Verb::Web(args) => web::run(context, &args).await,
         Verb::Calendar(args) => calendar::run(context, &args).await,
+        Verb::Share(args) => project::share(context, &args).await,
+        Verb::Project(args) => match args.verb {
+            None => project::list(context, &args.list).await,
+            Some(ProjectVerb::List(list)) => project::list(context, &list).await,
+            Some(ProjectVerb::Show(show)) => project::show(context, &show).await,
+            Some(ProjectVerb::Create(create)) => project::create(context, &create).await,
+            Some(ProjectVerb::Set(set)) => project::set(context, &set).await,
+            Some(ProjectVerb::Rm(rm)) => project::remove(context, &rm).await,
+        },
         Verb::Status(args) => status::run(context, &args).await,
         Verb::Held(args) => held::run(context, &args).await,
         Verb::Top(args) => status::top(context, &args).await,

@@ -21,10 +21,10 @@ pub(super) fn as_typed(field: &str) -> String {
         "workdir" => "--workdir",
         "checkpoint.dir" => "--checkpoint-dir",
         "checkpoint.pattern" => "--checkpoint-pattern",
-        "limits.group" => "the group",
+        "limits.group" | "add_groups" => "the group",
         "at_end" | "begin" | "deadline" | "image" | "max_deferral" | "memory" | "cpus" | "name"
-        | "names" | "note" | "project" | "reason" | "restarts" | "stop_after" | "stop_grace"
-        | "transfer_to" | "ttl" | "with" | "without_gpus" => {
+        | "half_life" | "names" | "note" | "project" | "reason" | "restarts" | "stop_after"
+        | "stop_grace" | "transfer_to" | "ttl" | "weight" | "with" | "without_gpus" => {
             return format!("--{}", bare.replace('_', "-"));
         }
         _ => return field.to_owned(),

@@ -24,6 +24,7 @@ pub(crate) mod node;
 mod node_gpus;
 pub(crate) mod partial;
 pub(crate) mod process;
+pub(crate) mod project;
 pub(crate) mod reservation;
 pub(crate) mod status;
 pub(crate) mod story;

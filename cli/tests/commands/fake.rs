@@ -461,6 +461,9 @@ impl Fleet for Service {
         set_reservation_rules(SetReservationRulesRequest) -> ReservationRules;
         list_reservation_limits(ListReservationLimitsRequest) -> ListReservationLimitsResponse;
         set_reservation_limits(SetReservationLimitsRequest) -> ReservationLimits;
+        list_projects(ListProjectsRequest) -> ListProjectsResponse;
+        set_project(SetProjectRequest) -> ListProjectsResponse;
+        set_half_life(SetHalfLifeRequest) -> ListProjectsResponse;
         restart_job(RestartJobRequest) -> Job;
         set_job(SetJobRequest) -> Job;
         get_job_defaults(GetJobDefaultsRequest) -> JobDefaults;

@@ -10,7 +10,7 @@ use fleet_core::name::{GpuUuid, NodeName};
 use fleet_core::reason::Wait;
 use fleet_core::scheduler;
 use fleet_core::time::{Millis, Timestamp};
-use fleet_core::view::{Names, NamesAt, text};
+use fleet_core::view::{Names, NamesAt, share, text};
 use fleet_core::{Event, Fsm};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
@@ -194,7 +194,7 @@ impl Context {
             if job.state == JobState::Queued
                 && let Some(explained) = scheduler::explain(fsm, id)
             {
-                details.push(format!("place {} in the queue", explained.place));
+                details.push(text::place(explained.place, &share::place_by(fsm, job)));
                 if explained.reason.as_ref().is_some_and(Wait::is_forever) {
                     details.push("it can never start in this fleet as it is".to_owned());
                 }

@@ -163,6 +163,29 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.set_reservation_limits(request).await?))
     }
 
+    async fn list_projects(
+        &self,
+        request: Request<v1::ListProjectsRequest>,
+    ) -> Reply<v1::ListProjectsResponse> {
+        self.0.callers.user(&request).await?;
+        let fresh = self.0.newest_unless_stale(&request).await?;
+        Ok(answer(self.0.projects(&request.into_inner().names), fresh))
+    }
+
+    async fn set_project(
+        &self,
+        request: Request<v1::SetProjectRequest>,
+    ) -> Reply<v1::ListProjectsResponse> {
+        Ok(Response::new(self.0.set_project(request).await?))
+    }
+
+    async fn set_half_life(
+        &self,
+        request: Request<v1::SetHalfLifeRequest>,
+    ) -> Reply<v1::ListProjectsResponse> {
+        Ok(Response::new(self.0.set_half_life(request).await?))
+    }
+
     async fn list_reservations(
         &self,
         request: Request<v1::ListReservationsRequest>,

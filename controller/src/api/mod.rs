@@ -29,6 +29,7 @@ mod members;
 mod names;
 mod operations;
 mod plan;
+mod projects;
 mod propose;
 mod resolve;
 mod rotation;

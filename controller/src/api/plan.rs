@@ -16,8 +16,8 @@ pub struct NewestPlan {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// What the state said of itself when the plan was made.
-    inputs: Option<u64>,
+    /// What the state said of itself when the plan was made, and the minute of that: shares change with time.
+    inputs: Option<(u64, u64)>,
     plan: Arc<Plan>,
 }
 
@@ -25,7 +25,7 @@ impl NewestPlan {
     /// The plan of this state.
     pub(super) fn of(&self, fsm: &Fsm) -> Arc<Plan> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let inputs = Some(fsm.plan_inputs());
+        let inputs = Some((fsm.plan_inputs(), fsm.now().0 / 60_000));
         if kept.inputs != inputs {
             *kept = Kept { inputs, plan: Arc::new(scheduler::plan(fsm)) };
         }

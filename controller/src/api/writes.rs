@@ -312,7 +312,12 @@ impl Context {
         &self,
         request: Request<v1::SubmitJobRequest>,
     ) -> Result<v1::Job, Status> {
-        let caller = self.callers.user(&request).await?;
+        let project = request.get_ref().spec.as_ref().map_or("", |spec| spec.project.as_str());
+        // The groups of its user say who may name a project.
+        let caller = match project.is_empty() {
+            true => self.callers.user(&request).await?,
+            false => self.callers.limited_user(&request).await?,
+        };
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let owner = owner(&request.owner, &caller.name).map_err(|r| to_status(&r))?;

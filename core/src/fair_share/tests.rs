@@ -63,7 +63,7 @@ fn accounts_that_hold_nothing_any_more_are_dropped() {
         share.charge((&project, &user), one_gpu(0, 1_000), Timestamp(1_000));
     }
     let (late, ada) = (Millis::days(900).0, UserName::parse("ada").unwrap());
-    share.charge((&project, &ada), one_gpu(late - 1_000, late), Timestamp(late));
+    share.charge((&project, &ada), one_gpu(late - 10_000, late), Timestamp(late));
     assert_eq!(share.used().count(), 1);
 }
 

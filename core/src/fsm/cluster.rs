@@ -68,6 +68,8 @@ impl Fsm {
         let from = self.now;
         self.now = to;
         self.requests.forget_after(to);
+        self.fair_share.turn_back(to);
+        self.first_place = None;
         turn.say(Event::ClockReset { from, to });
         Ok(Reply::Done)
     }

@@ -16,13 +16,16 @@ use crate::time::{Millis, Timestamp};
 /// one percent, and messages take time.
 pub(crate) const LOST_MARGIN: Millis = Millis::secs(5);
 
+/// While jobs wait, the queue is looked through again this often, in whole steps of the fleet's time.
+const LOOK_AGAIN: Millis = Millis::minutes(1);
+
 const SILENT_FOR_LONGER: &str = "its node was silent for longer than the job allows";
 
 impl Fsm {
     /// The next instant at which time alone changes something.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let others = self.paused.values().copied().chain(self.next_files_due());
-        let others = others.chain(self.cards_due());
+        let others = others.chain(self.cards_due()).chain(self.next_look());
         let changed = self.unsettled().into_iter().filter_map(|node| self.due_on(node));
         let mut first = others.chain(changed).min();
         // It is asked for after every change: of most nodes the earliest possible instant says enough.
@@ -39,7 +42,14 @@ impl Fsm {
     pub(super) fn next_deadline_of_all(&self) -> Option<Timestamp> {
         let nodes = self.nodes.keys().filter_map(|node| self.due_on(node));
         let others = self.next_files_due().into_iter().chain(self.cards_due());
+        let others = others.chain(self.next_look());
         nodes.chain(self.paused.values().copied()).chain(others).min()
+    }
+
+    /// While jobs wait, their order is worked out again now and then: use fades, waits get long, a kept place may slip.
+    fn next_look(&self) -> Option<Timestamp> {
+        let next = Timestamp((self.now.0 / LOOK_AGAIN.0 + 1) * LOOK_AGAIN.0);
+        (!self.queue.is_empty()).then_some(next)
     }
 
     /// The next instant at which time alone changes something on the node.

@@ -1,4 +1,4 @@
-//! What is charged, and to whom: attempts of jobs for the time that they ran, reservations for the time that they held
+//! What is charged, and to which user: attempts of jobs for the time that they ran, reservations for the time that they held
 //! their GPUs, used or not.
 //!
 //! A job within a reservation is not charged again. What a fault of the node, or an eviction, destroyed is not charged:
@@ -9,10 +9,11 @@ use super::{Fsm, Turn};
 use crate::allocation::{Allocation, EndReport};
 use crate::event::Event;
 use crate::fair_share::{FairShare, HALF_LIFE_MAX, HALF_LIFE_MIN, Rate, UseOf};
+use crate::id::ReservationId;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::Reservation;
-use crate::state::tally::{is_within_a_reservation, use_of_reservation};
+use crate::scheduler::tally::{is_within_a_reservation, use_of_reservation};
 use crate::time::Millis;
 
 impl Fsm {
@@ -51,7 +52,12 @@ impl Fsm {
             return;
         }
         let Some(job) = self.jobs.get(&allocation.job) else { return };
-        let ended = report.ended_at.min(self.now);
+        // Both by the node's clock, so the time between them is right where the clock is not.
+        let ended = match report.started_at {
+            Some(started) => began + report.ended_at.since(started),
+            None => report.ended_at,
+        };
+        let ended = ended.min(self.now);
         let to = match verdict {
             Verdict::NodeFault { .. }
             | Verdict::Evicted
@@ -73,6 +79,20 @@ impl Fsm {
         let rate = Rate::of(gpus, allocation.cpu_millis);
         let (account, now) = ((&job.spec.project, &job.owner), self.now);
         self.fair_share.charge(account, UseOf { rate, from: began, to }, now);
+    }
+
+    /// A reservation that its node opened and closed alone: it was over before it could have a lease.
+    pub(super) fn charge_what_its_node_opened(&mut self, id: &ReservationId) {
+        let Some(r) = self.reservations.get(id).filter(|r| r.lease.is_none()) else { return };
+        let given = r.handed_out.as_ref();
+        let Some(opened) = given.and_then(|given| given.opened_at) else { return };
+        let closed = given.and_then(|given| given.closed_at).unwrap_or(r.window.ends_at);
+        // By the node's clock, and never more than was promised.
+        let (from, to) = (opened.max(r.window.starts_at), closed.min(r.window.ends_at));
+        let gpus = u32::try_from(r.gpus.len()).unwrap_or(u32::MAX);
+        let used = UseOf { rate: Rate::of(gpus, 0), from, to: to.min(self.now) };
+        let (project, owner) = (r.project.clone(), r.owner.clone());
+        self.fair_share.charge((&project, &owner), used, self.now);
     }
 
     /// A reservation that held its GPUs ends now.

@@ -3,8 +3,8 @@
 use super::{Fsm, Turn};
 use crate::actor::{Actor, Who};
 use crate::event::Event;
-use crate::name::{ProjectName, UserName};
-use crate::project::{MEMBERS_MAX, PROJECTS_MAX, Project, ProjectChange, WEIGHT_MAX};
+use crate::name::{GroupName, ProjectName, UserName};
+use crate::project::{GROUPS_MAX, MEMBERS_MAX, PROJECTS_MAX, Project, ProjectChange, WEIGHT_MAX};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 
@@ -26,9 +26,8 @@ impl Fsm {
             return Err(Rejection::LimitReached { what, limit: PROJECTS_MAX as u64 });
         }
         let project = changed(&Project::default(), first)?;
-        self.projects.insert(name.clone(), project.clone());
-        let by = turn.actor.display_name();
-        turn.say(Event::ProjectCreated { project: name.clone(), now: project, by });
+        self.check_groups(name, &project)?;
+        self.keep_project(turn, name, Some(project), None);
         Ok(Reply::Done)
     }
 
@@ -46,10 +45,9 @@ impl Fsm {
             let problem = format!("everybody is in {name}; create a project for some of them");
             return Err(Rejection::field("members", problem));
         }
+        self.check_groups(name, &project)?;
         if project != before {
-            self.projects.insert(name.clone(), project.clone());
-            let by = turn.actor.display_name();
-            turn.say(Event::ProjectSet { project: name.clone(), now: project, before, by });
+            self.keep_project(turn, name, Some(project), Some(before));
         }
         Ok(Reply::Done)
     }
@@ -63,7 +61,7 @@ impl Fsm {
             let problem = format!("{name} stays: it is the project of all that names none");
             return Err(Rejection::field("project", problem));
         }
-        self.project(name)?;
+        let before = self.project(name)?;
         let jobs = self.jobs.values().filter(|job| !job.state.is_final());
         let jobs = jobs.filter(|job| job.spec.project == *name).map(|job| job.id.to_string());
         let reservations = self.open_reservations().filter(|r| r.project == *name);
@@ -76,10 +74,39 @@ impl Fsm {
         if !by.is_empty() {
             return Err(Rejection::InUse { what: format!("project {name}"), by });
         }
-        self.projects.remove(name);
-        let by = turn.actor.display_name();
-        turn.say(Event::ProjectRemoved { project: name.clone(), by });
+        self.keep_project(turn, name, None, Some(before));
         Ok(Reply::Done)
+    }
+
+    fn check_groups(&self, name: &ProjectName, project: &Project) -> Result<(), Rejection> {
+        let others = self.projects.iter().filter(|(other, _)| *other != name);
+        let others: usize = others.map(|(_, other)| other.groups.len()).sum();
+        if others + project.groups.len() > GROUPS_MAX {
+            let what = "groups of all projects".to_owned();
+            return Err(Rejection::LimitReached { what, limit: GROUPS_MAX as u64 });
+        }
+        Ok(())
+    }
+
+    fn keep_project(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &ProjectName,
+        now: Option<Project>,
+        before: Option<Project>,
+    ) {
+        match now.clone() {
+            Some(project) => self.projects.insert(name.clone(), project),
+            None => self.projects.remove(name),
+        };
+        let (project, by) = (name.clone(), turn.actor.display_name());
+        turn.say(Event::ProjectSet { project, now, before, by });
+    }
+
+    /// The groups that limits or projects name: those of an actor that matter.
+    pub fn groups_that_count(&self) -> impl Iterator<Item = &GroupName> {
+        let of_projects = self.projects.values().flat_map(|project| &project.groups);
+        self.limits.keys().chain(of_projects)
     }
 
     fn is_project(&self, name: &ProjectName) -> bool {
@@ -134,11 +161,9 @@ fn changed(before: &Project, change: &ProjectChange) -> Result<Project, Rejectio
     }
     project.members.extend(change.add_members.iter().cloned());
     project.groups.extend(change.add_groups.iter().cloned());
-    for (what, number) in [("members", project.members.len()), ("groups", project.groups.len())] {
-        if number > MEMBERS_MAX {
-            let what = format!("{what} of one project");
-            return Err(Rejection::LimitReached { what, limit: MEMBERS_MAX as u64 });
-        }
+    if project.members.len() > MEMBERS_MAX {
+        let what = "members of one project".to_owned();
+        return Err(Rejection::LimitReached { what, limit: MEMBERS_MAX as u64 });
     }
     match change.weight {
         None => {}

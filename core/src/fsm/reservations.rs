@@ -504,6 +504,7 @@ impl Fsm {
         state: ReservationState,
         reason: Option<String>,
     ) {
+        self.charge_what_its_node_opened(id);
         let Some(mut reservation) = self.reservations.get_mut(id) else { return };
         reservation.state = state;
         reservation.reason = reason;

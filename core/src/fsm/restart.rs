@@ -22,6 +22,10 @@ impl Fsm {
     ) -> Result<Reply, Rejection> {
         let job = self.jobs.get(id).ok_or_else(|| Rejection::not_found("job", id))?;
         let words = self.check_restart(job, from, time_limit)?;
+        // One that asks its owner has not left the queue.
+        if job.question.is_none() {
+            self.check_project(turn.actor, &job.owner, &job.spec.project)?;
+        }
         let reservation = job.spec.reservation.clone();
         let reservation = reservation.filter(|id| self.open_reservation(id).is_ok());
         self.finished.retain(|finished| finished != id);
@@ -34,6 +38,7 @@ impl Fsm {
         let Some(job) = self.jobs.get_mut(id) else { return Ok(Reply::Done) };
         self.queue.remove(&job.queue);
         job.queue = queue;
+        job.queued_at = self.now;
         job.state = JobState::Queued;
         job.outcome = None;
         job.ended_at = None;

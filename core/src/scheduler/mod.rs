@@ -32,6 +32,7 @@ mod order;
 mod planner;
 mod reasons;
 mod shares;
+pub mod tally;
 #[cfg(test)]
 pub(crate) mod tests;
 mod verdict;
@@ -46,6 +47,7 @@ use shares::Division;
 pub use check::check;
 pub use foresight::INSTANTS_MAX;
 pub use order::WAITS_MAX;
+pub(crate) use order::comes_first;
 pub use planner::{FORESEEN_JOBS_MAX, PLACEMENTS_MAX};
 pub use shares::CPU_MILLIS_WITHOUT_GPU;
 pub use verdict::OFFER_MIN;
@@ -170,12 +172,20 @@ fn serve<'a>(
 /// slips by more than [`FIRST_SLIPS_MAX`]: else small jobs of people who had little would keep a large one from ever
 /// starting.
 fn first_place(fsm: &Fsm, planner: &Planner<'_>) -> Option<FirstPlace> {
-    let kept = planner.shadow.as_ref()?;
-    let (job, starts_at) = (kept.job.clone()?, kept.starts_at);
-    match fsm.first_place().filter(|known| known.job == job) {
+    let known = fsm.first_place();
+    let kept = planner.shadow.as_ref().and_then(|kept| Some((kept.job.as_ref()?, kept.starts_at)));
+    let Some((job, starts_at)) = kept else {
+        // Nothing is free at all, so the plan did not look for a place.
+        return known.cloned();
+    };
+    match known.filter(|known| known.job == *job) {
         Some(known) if starts_at > known.starts_at + FIRST_SLIPS_MAX => None,
         Some(known) => Some(known.clone()),
-        None => Some(FirstPlace { job, starts_at }),
+        // What comes before all shares is first by itself, and only for a while.
+        None if fsm.job(job).is_some_and(|job| order::comes_first(job, fsm.now())) => {
+            known.cloned()
+        }
+        None => Some(FirstPlace { job: job.clone(), starts_at }),
     }
 }
 

@@ -12,12 +12,13 @@ use crate::fair_share::{Amount, Rate};
 use crate::job::{Job, RANK_NEW};
 use crate::name::{ProjectName, UserName};
 use crate::state::Fsm;
-use crate::state::tally::Tally;
 use crate::time::{Millis, Timestamp};
 
 use super::shares::CPU_MILLIS_WITHOUT_GPU;
+use super::tally::Tally;
 
-/// A job that has waited for longer comes before all others that are new, by submission, whatever its owner had.
+/// A job that has waited for longer comes before all others that are new, by submission, whatever its owner had. Of one
+/// person that is one job at a time.
 pub const WAITS_MAX: Millis = Millis::days(7);
 
 /// Loads of projects are compared per unit of their weight, in this many parts.
@@ -71,8 +72,14 @@ impl<'a> Order<'a> {
         };
         let kept = fsm.first_place().map(|first| &first.job);
         let (mut new, mut last_of_first): (Vec<&Job>, Option<&Job>) = (Vec::new(), None);
+        let mut overdue = BTreeSet::new();
         for job in fsm.queue() {
-            if job.queue.rank < RANK_NEW || is_overdue(job, fsm.now()) {
+            let is_first = match job.queue.rank < RANK_NEW {
+                true => true,
+                // One of each person: else a long list of one would keep all others waiting.
+                false => is_overdue(job, fsm.now()) && overdue.insert(&job.owner),
+            };
+            if is_first {
                 this.first.push_back(job);
             } else if Some(&job.id) == kept {
                 last_of_first = Some(job);
@@ -165,9 +172,14 @@ impl<'a> Order<'a> {
     }
 }
 
-/// Since when it could have started, as far as it is its owner's wish.
+/// Whether it comes before all shares: interrupted, or it has waited for too long.
+pub(crate) fn comes_first(job: &Job, now: Timestamp) -> bool {
+    job.queue.rank < RANK_NEW || is_overdue(job, now)
+}
+
+/// By since when it could have started, as far as it is its owner's wish.
 fn is_overdue(job: &Job, now: Timestamp) -> bool {
-    let since = job.spec.begin.map_or(job.submitted_at, |begin| begin.max(job.submitted_at));
+    let since = job.spec.begin.map_or(job.queued_at, |begin| begin.max(job.queued_at));
     now.since(since) > WAITS_MAX
 }
 
@@ -176,7 +188,9 @@ fn is_overdue(job: &Job, now: Timestamp) -> bool {
 pub(super) fn places<'a>(mut order: Order<'a>) -> Vec<&'a Job> {
     let mut places = Vec::new();
     while let Some(job) = order.next() {
-        order.charge(job);
+        if job.spec.reservation.is_none() {
+            order.charge(job);
+        }
         places.push(job);
     }
     places

@@ -10,6 +10,7 @@ mod properties;
 mod reasons;
 mod stale;
 pub(crate) mod story;
+mod week;
 mod without_gpus;
 
 #[test]

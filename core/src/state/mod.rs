@@ -42,7 +42,6 @@ pub(crate) mod share;
 mod snapshot;
 pub(crate) mod standing;
 pub(crate) mod storm;
-pub mod tally;
 pub(crate) mod topology;
 pub(crate) mod wish;
 

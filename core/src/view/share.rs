@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::job::{Job, RANK_NEW};
 use crate::name::{ProjectName, UserName};
-use crate::scheduler::Plan;
+use crate::scheduler::tally::{ACTIVE_FOR, Had, Tally};
+use crate::scheduler::{Plan, comes_first};
 use crate::state::Fsm;
-use crate::state::tally::{ACTIVE_FOR, Had, Tally};
 
 /// Of a project or of a person in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,7 +36,9 @@ pub fn shares(fsm: &Fsm, plan: &Plan) -> Vec<ProjectShare> {
     let default = ProjectName::default_project();
     let mut names: Vec<&ProjectName> = fsm.projects().keys().collect();
     names.push(&default);
-    names.extend(tally.projects.keys());
+    // One that was removed is seen while something of it runs: a restore can bring that back.
+    let holds = |people: &BTreeMap<&UserName, Had>| people.values().any(|had| had.holds > 0);
+    names.extend(tally.projects.iter().filter(|(_, people)| holds(people)).map(|(name, _)| *name));
     names.sort_unstable();
     names.dedup();
     let waiting = waiting(fsm, plan);
@@ -114,9 +117,32 @@ fn project(
     ProjectShare { name, weight, share, people }
 }
 
-/// What the owner of a job that waits had, for the story of its place.
-pub fn of_owner(fsm: &Fsm, project: &ProjectName, owner: &UserName) -> Had {
+/// What the place of a waiting job follows from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlaceBy {
+    /// It had a place, and lost it.
+    Interrupted,
+    /// It has waited for too long.
+    Waited,
+    /// Its place is kept since an earlier plan.
+    Kept,
+    /// What its owner had; in a fleet with several projects also what the project is, whose people come before it.
+    Share { owner: UserName, had: Had, project: Option<ProjectName> },
+}
+
+pub fn place_by(fsm: &Fsm, job: &Job) -> PlaceBy {
+    if job.queue.rank < RANK_NEW {
+        return PlaceBy::Interrupted;
+    }
+    if comes_first(job, fsm.now()) {
+        return PlaceBy::Waited;
+    }
+    if fsm.first_place().is_some_and(|first| first.job == job.id) {
+        return PlaceBy::Kept;
+    }
     let tally = Tally::of(fsm);
-    let people = tally.projects.get(project);
-    people.and_then(|people| people.get(owner)).copied().unwrap_or_default()
+    let people = tally.projects.get(&job.spec.project);
+    let had = people.and_then(|people| people.get(&job.owner)).copied().unwrap_or_default();
+    let project = (tally.projects.len() > 1).then(|| job.spec.project.clone());
+    PlaceBy::Share { owner: job.owner.clone(), had, project }
 }

@@ -19,6 +19,7 @@ pub mod local;
 pub mod log_level;
 pub mod node;
 pub mod node_gpus;
+pub mod project;
 pub mod reservation;
 pub mod status;
 pub mod story;

@@ -87,7 +87,7 @@ fn a_hold_ends_and_the_gpu_goes_to_the_queue() {
     assert_eq!(w.schedule(), 0);
     // Nothing else happens in this fleet: time alone makes the leader plan again.
     let mut planned = 0;
-    for _ in 0..20 {
+    for _ in 0..200 {
         let Some(next) = w.fsm.next_deadline() else { break };
         w.now = w.now.max(next);
         w.pass(Millis::ZERO);

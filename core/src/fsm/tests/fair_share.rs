@@ -1,4 +1,4 @@
-//! What is charged, and to whom.
+//! What is charged, and to which user.
 
 use super::world::{World, bad, ended, job, person, plain, res, training, user};
 use crate::allocation::AttemptEnd;
@@ -8,7 +8,7 @@ use crate::health::Severity;
 use crate::job::JobSpec;
 use crate::name::ProjectName;
 use crate::rejection::Rejection;
-use crate::state::tally::Tally;
+use crate::scheduler::tally::Tally;
 use crate::time::Millis;
 
 /// GPU-minutes that somebody used: what ended, and with what runs. The half-life is long, so that nothing fades.

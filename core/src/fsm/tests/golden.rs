@@ -185,7 +185,6 @@ fn history() -> World {
     adoption(&mut w);
     limits(&mut w);
     images_of_dockerd(&mut w);
-    projects(&mut w);
     clones(&mut w);
     renewals(&mut w);
     handed_over(&mut w);
@@ -352,7 +351,7 @@ fn images_of_dockerd(w: &mut World) {
     w.submit("bob", "of-dockerd", spec).unwrap();
 }
 
-/// Reservations have limits by group.
+/// Reservations have limits by group, and count for projects.
 fn limits(w: &mut World) {
     let group = |name: &str| GroupName::parse(name).unwrap();
     let (gpus, length, ahead) = (Some(2), Some(Millis::days(3)), Some(Millis::days(14)));
@@ -363,6 +362,7 @@ fn limits(w: &mut World) {
         let set = LimitsCommand::Set { group: group(name), limits };
         w.give(person("root"), Command::Limits(set)).unwrap();
     }
+    projects(w);
     let remove = LimitsCommand::Remove { group: group("*") };
     w.give(person("root"), Command::Limits(remove)).unwrap();
     let (name, groups) = (super::world::user("ada"), [group("students")].into());

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::story::{BEGINNING, Story, length, spec};
+use crate::allocation::AttemptEnd;
+use crate::checkpoint::RestartFrom;
 use crate::command::{Command, JobCommand, ProjectCommand};
 use crate::fair_share::{Rate, UseOf};
 use crate::id::{JobId, ReservationId};
@@ -216,7 +218,7 @@ fn what_runs_in_a_reservation_was_paid_for_by_it() {
     story.send("ada", 0, 2, &JobSpec { reservation: Some(bound), ..on(1, 5) });
     story.send("bob", 0, 2, &on(1, 10));
     assert_eq!(story.placed(), counts(&[("ada", 2), ("bob", 2)]));
-    let tally = crate::state::tally::Tally::of(&story.fsm);
+    let tally = crate::scheduler::tally::Tally::of(&story.fsm);
     let had = &tally.projects[&ProjectName::default_project()];
     let holds = |who: &str| had[&UserName::parse(who).unwrap()].holds;
     assert_eq!((holds("ada"), holds("bob")), (2_000, 2_000));
@@ -232,4 +234,61 @@ fn jobs_of_one_person_stay_in_their_order() {
     places.sort_unstable();
     assert_eq!(places, [(2, "job-ada01"), (3, "job-ada02"), (4, "job-ada03"), (5, "job-ada04")]);
     assert!(BEGINNING <= story.fsm.now() && story.fsm.now() < Timestamp::MAX_ACCEPTED);
+}
+
+#[test]
+fn a_full_fleet_does_not_forget_whose_place_is_kept() {
+    let mut story = fleet(1, 4);
+    story.send("ada", 0, 1, &on(1, 10));
+    story.place();
+    story.send("bob", 0, 1, &on(4, 10));
+    story.place();
+    let kept = story.fsm.first_place().cloned().unwrap();
+    // Jobs that end before may use all that is free, and then nothing is.
+    for who in ["cyd", "dan", "eve"] {
+        story.send(who, 0, 1, &on(1, 5));
+    }
+    story.place();
+    assert_eq!(story.fsm.allocations().len(), 4);
+    assert_eq!(next(&story.fsm).first, Some(kept.clone()));
+    story.used(("default", "bob"), 1_000);
+    story.end("job-cyd00", AttemptEnd::Exited { code: 0 });
+    story.freed("titan00");
+    story.send("fay", 0, 1, &on(1, 20));
+    story.place();
+    assert_eq!(story.fsm.allocations().len(), 3, "fay's job would delay bob's");
+    assert_eq!(story.fsm.first_place(), Some(&kept));
+}
+
+#[test]
+fn of_one_person_one_job_at_a_time_comes_first_for_having_waited() {
+    let mut story = fleet(1, 2);
+    story.send("cyd", 0, 1, &on(2, 24 * 9));
+    story.place();
+    story.send("ada", 0, 20, &on(1, 1));
+    story.pass(WAITS_MAX + Millis::hours(1));
+    story.send("bob", 0, 1, &on(1, 1));
+    let waiting = plan(&story.fsm).waiting;
+    let place = |name: &str| waiting[&JobId::parse(name).unwrap()].place;
+    assert_eq!((place("job-ada00"), place("job-bob00"), place("job-ada01")), (1, 2, 3));
+}
+
+#[test]
+fn an_old_job_that_is_restarted_begins_to_wait_again() {
+    let mut story = fleet(1, 1);
+    story.send("ada", 0, 1, &on(1, 1));
+    story.place();
+    story.end("job-ada00", AttemptEnd::Exited { code: 1 });
+    story.freed("titan00");
+    story.pass(WAITS_MAX + Millis::hours(1));
+    story.send("cyd", 0, 1, &on(1, 1));
+    story.place();
+    story.used(("default", "ada"), 100);
+    let (id, from) = (JobId::parse("job-ada00").unwrap(), RestartFrom::Scratch);
+    let restart = JobCommand::Restart { id, from, time_limit: None };
+    story.admin(Command::Job(restart)).unwrap();
+    story.send("bob", 0, 1, &on(1, 1));
+    let waiting = plan(&story.fsm).waiting;
+    let place = |name: &str| waiting[&JobId::parse(name).unwrap()].place;
+    assert_eq!((place("job-bob00"), place("job-ada00")), (1, 2));
 }

@@ -336,7 +336,7 @@ impl Story {
     }
 
     /// The job's attempt ends so; its GPUs stay held until `freed`.
-    fn end(&mut self, job: &str, end: AttemptEnd) {
+    pub(super) fn end(&mut self, job: &str, end: AttemptEnd) {
         let allocation = self.fsm.allocation(&self.allocation(job)).unwrap().clone();
         let report = EndReport {
             end,
@@ -356,7 +356,7 @@ impl Story {
     }
 
     /// Every lease of the node that is ending is proven empty.
-    fn freed(&mut self, node: &str) {
+    pub(super) fn freed(&mut self, node: &str) {
         let node = NodeName::parse(node).unwrap();
         let ending: Vec<_> = self
             .fsm
@@ -419,6 +419,21 @@ impl Story {
             other => panic!("{other:?}"),
         }
         plan
+    }
+
+    pub(super) fn go_to(&mut self, time: Timestamp) {
+        self.now = time;
+        self.controller(Command::Cluster(ClusterCommand::AdvanceTime)).unwrap();
+    }
+
+    /// Every attempt that was placed runs.
+    pub(super) fn start_all(&mut self) {
+        let placed = self.fsm.allocations().values().filter(|a| a.started_at.is_none());
+        let placed: Vec<_> = placed.map(|a| (a.node.clone(), a.id.clone(), a.epoch)).collect();
+        for (node, allocation, epoch) in placed {
+            let at = self.now;
+            self.report(&node, Report::Started { allocation, epoch, at, image: None });
+        }
     }
 
     fn holding(h: &Holding) -> String {
@@ -484,10 +499,7 @@ impl Story {
                 let plan = self.place();
                 self.say_plan(&plan, out);
             }
-            ["at", time] => {
-                self.now = at(time);
-                self.controller(Command::Cluster(ClusterCommand::AdvanceTime)).unwrap();
-            }
+            ["at", time] => self.go_to(at(time)),
             // Time has passed, and the leader has not looked yet.
             ["clock", time] => self.now = at(time),
             rest => self.more(rest, out),

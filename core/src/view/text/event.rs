@@ -8,8 +8,9 @@ use crate::ending::{GpuHolder, HolderStep};
 use crate::event::Event;
 use crate::job::JobDefaults;
 use crate::limits::ReservationLimits;
-use crate::name::{GpuUuid, GroupName, NodeName, UserName};
+use crate::name::{GpuUuid, GroupName, NodeName, ProjectName, UserName};
 use crate::node::Liveness;
+use crate::project::Project;
 use crate::time::{Millis, Timestamp};
 use crate::view::Names;
 
@@ -246,6 +247,22 @@ fn fmt_limits(
     match limits {
         Some(limits) => write!(f, "set by {by}: {limits}"),
         None => write!(f, "removed by {by}"),
+    }
+}
+
+fn fmt_project(
+    f: &mut fmt::Formatter<'_>,
+    name: &ProjectName,
+    now: Option<&Project>,
+    before: Option<&Project>,
+    by: &str,
+) -> fmt::Result {
+    match (now, before) {
+        (Some(now), None) => write!(f, "project {name} created by {by}: {now}"),
+        (Some(now), Some(before)) => {
+            write!(f, "project {name} changed by {by}: {now}; it was: {before}")
+        }
+        (None, _) => write!(f, "project {name} removed by {by}"),
     }
 }
 
@@ -487,13 +504,9 @@ impl Event {
             E::ReservationLimitsSet { group, limits, by } => {
                 fmt_limits(f, group, limits.as_ref(), by)
             }
-            E::ProjectCreated { project, now, by } => {
-                write!(f, "project {project} created by {by}: {now}")
-            }
             E::ProjectSet { project, now, before, by } => {
-                write!(f, "project {project} changed by {by}: {now}; it was: {before}")
+                fmt_project(f, project, now.as_ref(), before.as_ref(), by)
             }
-            E::ProjectRemoved { project, by } => write!(f, "project {project} removed by {by}"),
             E::HalfLifeSet { half_life, before, by } => {
                 write!(f, "use counts half after {half_life}, set by {by}; it was {before}")
             }

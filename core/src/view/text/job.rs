@@ -2,7 +2,9 @@
 
 use super::gpu_list;
 use crate::node::Liveness;
+use crate::scheduler::WAITS_MAX;
 use crate::view::job::{Leaving, LeavingHow};
+use crate::view::share::PlaceBy;
 use crate::view::{JobReason, Names, Pause};
 
 impl JobReason {
@@ -34,6 +36,29 @@ impl JobReason {
             }
         }
     }
+}
+
+/// Where a job that waits is in the queue, and what that follows from.
+pub fn place(place: u32, by: &PlaceBy) -> String {
+    let why = match by {
+        PlaceBy::Interrupted => "interrupted jobs come first".to_owned(),
+        PlaceBy::Waited => format!("it has waited for more than {WAITS_MAX}"),
+        PlaceBy::Kept => "its place is kept until it starts".to_owned(),
+        PlaceBy::Share { owner, had, project } => {
+            let holds = match had.holds {
+                0 => String::new(),
+                1_000 => " and holds 1 GPU".to_owned(),
+                millis if millis % 1_000 == 0 => format!(" and holds {} GPUs", millis / 1_000),
+                millis => format!(" and holds {}.{} GPUs", millis / 1_000, millis % 1_000 / 100),
+            };
+            let first = match project {
+                Some(project) => format!("projects, and people in {project}, that had less come"),
+                None => "who had less comes".to_owned(),
+            };
+            format!("{owner} had {}{holds}; {first} first (fleet share)", had.used)
+        }
+    };
+    format!("place {place} in the queue: {why}")
 }
 
 impl Pause {

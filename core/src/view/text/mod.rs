@@ -17,6 +17,7 @@ use super::Names;
 use crate::name::GpuUuid;
 use crate::reason::Few;
 
+pub use job::place;
 pub use wait::verdict;
 
 /// Items with a comma between them.

@@ -3,7 +3,7 @@
 use super::samples::{self, at};
 use super::{check, check_file};
 use crate::json::{
-    authority, controller, job, limits, line, list, log_level, one, reservation, token,
+    authority, controller, job, limits, line, list, log_level, one, project, reservation, token,
 };
 use crate::v1 as pb;
 
@@ -83,6 +83,33 @@ fn limits_have_the_agreed_json() {
     };
     let none = pb::ReservationLimits { group: "*".to_owned(), ..pb::ReservationLimits::default() };
     check("reservation-limits", &[some, none].map(limits::ReservationLimits::from));
+}
+
+#[test]
+fn projects_and_shares_have_the_agreed_json() {
+    let share = |used_gpu_ms, first_place| pb::Share {
+        due_per_mille: 250,
+        used_gpu_ms,
+        ahead_gpu_ms: 7_200_000,
+        holds_gpu_millis: 2_000,
+        waiting: u32::from(first_place == Some(3)) * 12,
+        first_place,
+    };
+    let project = || pb::Project {
+        name: "vision".to_owned(),
+        members: vec!["ada".to_owned(), "bob".to_owned()],
+        groups: vec!["visionlab".to_owned()],
+        weight: 3,
+        weight_is_set: true,
+        share: Some(share(36_000_000, Some(3))),
+        people: vec![
+            pb::ProjectPerson { user: "bob".to_owned(), share: Some(share(0, None)) },
+            pb::ProjectPerson { user: "ada".to_owned(), share: Some(share(36_000_000, Some(3))) },
+        ],
+    };
+    let default = pb::Project { name: "default".to_owned(), ..pb::Project::default() };
+    check("projects", &[project(), default].map(project::Project::from));
+    check("shares", &project::ShareLine::all(project::Project::from(project())));
 }
 
 #[test]

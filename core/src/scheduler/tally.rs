@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use super::Fsm;
 use crate::allocation::Allocation;
 use crate::calendar::known_end;
 use crate::fair_share::{Amount, Rate, UseOf};
 use crate::name::{ProjectName, UserName};
 use crate::project::Project;
 use crate::reservation::{Reservation, ReservationState};
+use crate::state::Fsm;
 use crate::time::{Millis, Timestamp};
 
 /// Who used something in this time is a person of the project.
@@ -21,7 +21,7 @@ pub const ACTIVE_FOR: Millis = Millis::days(30);
 pub struct Had {
     /// What they used, as it counts now, with what runs.
     pub used: Amount,
-    /// What they hold and may go on to hold, for one half-life at most.
+    /// What they may still hold of what they hold now, for one half-life at most.
     pub ahead: Amount,
     /// Thousandths of a GPU that they hold now.
     pub holds: u64,
@@ -102,16 +102,21 @@ impl<'a> Tally<'a> {
     }
 }
 
-/// Its reservation is charged for its GPUs. One without GPUs is charged for its cores also there.
+/// Its reservation is charged, and it is not.
 pub(crate) fn is_within_a_reservation(fsm: &Fsm, allocation: &Allocation) -> bool {
-    let lease = allocation.lease.as_ref().and_then(|id| fsm.lease(id));
-    lease.is_some_and(|lease| lease.parent.is_some())
+    match allocation.lease.as_ref() {
+        Some(id) => fsm.lease(id).is_some_and(|lease| lease.parent.is_some()),
+        // Without GPUs it is where it said that it wants to be.
+        None => fsm.job(&allocation.job).is_some_and(|job| job.spec.reservation.is_some()),
+    }
 }
 
 /// What a reservation had of its GPUs by now; nothing where it never held them.
 pub(crate) fn use_of_reservation(fsm: &Fsm, reservation: &Reservation) -> Option<UseOf> {
     let lease = fsm.lease(reservation.lease.as_ref()?)?;
     let opened = reservation.handed_out.as_ref().and_then(|given| given.opened_at);
+    // By the node's clock, and never before it was promised.
+    let opened = opened.map(|opened| opened.max(reservation.window.starts_at));
     let from = opened.map_or(lease.granted_at, |opened| opened.min(lease.granted_at));
     let gpus = u32::try_from(lease.gpus.len()).unwrap_or(u32::MAX);
     let to = fsm.now().min(reservation.window.ends_at);
