@@ -11,6 +11,11 @@ const UNPACKED_BYTES_MAX: u64 = 256 << 20;
 /// Most parts of a workbook.
 const PARTS_MAX: usize = 4_096;
 
+/// The part of an Excel workbook that holds its texts.
+const TEXTS: &str = "sharedstrings.xml";
+/// A text takes `<si/>` at least, and less than that is no text.
+const TEXT_BYTES_MIN: usize = 4;
+
 /// A workbook that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -29,16 +34,46 @@ pub(super) fn check(bytes: &[u8]) -> Result<Kind, String> {
     let mut left = UNPACKED_BYTES_MAX;
     for at in 0..archive.len() {
         let part = archive.by_index(at).map_err(broken)?;
+        let has_texts = part.name().is_ok_and(|name| name.to_ascii_lowercase().ends_with(TEXTS));
         // The sizes in the file may lie: only what comes out counts.
-        let read = io::copy(&mut part.take(left + 1), &mut io::sink());
+        let (mut texts, mut rest) = (Vec::new(), part.take(left + 1));
+        let read = match has_texts {
+            true => rest.read_to_end(&mut texts).map(|read| read as u64),
+            false => io::copy(&mut rest, &mut io::sink()),
+        };
         let read = read.map_err(|error| format!("a damaged workbook: {error}"))?;
         if read > left {
             let limit = UNPACKED_BYTES_MAX >> 20;
             return Err(format!("a workbook that unpacks to more than {limit} MiB"));
         }
+        if let Some(count) = counts(&texts).find(|count| *count > texts.len() / TEXT_BYTES_MIN) {
+            let holds = texts.len();
+            return Err(format!(
+                "a damaged .xlsx file: it says that it has {count} texts, in a part of {holds} bytes"
+            ));
+        }
         left -= read;
     }
     Ok(kind)
+}
+
+/// How many texts the part says that it has. calamine 0.38 makes room for as many before it reads one, and a failed
+/// allocation ends the program.
+fn counts(part: &[u8]) -> impl Iterator<Item = usize> {
+    const NAME: &[u8] = b"uniqueCount";
+    let named = part.windows(NAME.len()).enumerate().filter(|(_, word)| *word == NAME);
+    named.filter_map(|(at, _)| {
+        let rest = part.get(at + NAME.len()..)?;
+        let mut rest = rest.iter().copied().skip_while(u8::is_ascii_whitespace);
+        rest.next().filter(|byte| *byte == b'=')?;
+        let mut rest = rest.skip_while(u8::is_ascii_whitespace);
+        rest.next().filter(|byte| matches!(byte, b'"' | b'\''))?;
+        let digits = rest.take_while(u8::is_ascii_digit);
+        // One that is too large for any machine is as good as the largest.
+        Some(digits.fold(0_usize, |number, digit| {
+            number.saturating_mul(10).saturating_add(usize::from(digit - b'0'))
+        }))
+    })
 }
 
 fn kind(archive: &mut ZipArchive<Cursor<&[u8]>>) -> Result<Kind, String> {

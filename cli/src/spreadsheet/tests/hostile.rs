@@ -152,6 +152,28 @@ fn parts_of_a_workbook() -> Vec<(String, String)> {
 }
 
 #[test]
+fn a_workbook_that_says_it_has_more_texts_than_bytes_is_refused() {
+    let with_count = |count: &str| {
+        let parts: Vec<(String, String)> = parts_of_a_workbook()
+            .into_iter()
+            .map(|(name, text)| (name, text.replace("uniqueCount=\"5\"", count)))
+            .collect();
+        let parts: Vec<(&str, &str)> = parts.iter().map(|(n, t)| (&**n, &**t)).collect();
+        archive(&parts)
+    };
+    let read = |count| read(&with_count(count), &Options::default(), &clock());
+    assert!(read("uniqueCount=\"5\"").is_ok());
+    for count in [
+        "uniqueCount=\"5555555555555\"",
+        "uniqueCount = '99999999999999999999999999'",
+        "uniqueCount=\"1\" uniqueCount=\"44444444\"",
+    ] {
+        let said = read(count).unwrap_err();
+        assert!(said.contains("a damaged .xlsx file: it says that it has"), "{count}: {said}");
+    }
+}
+
+#[test]
 fn hostile_workbooks_of_excel() {
     const READ: [&str; 5] = [
         "xl/_rels/workbook.xml.rels",
