@@ -136,6 +136,10 @@ impl Failure {
                 failure.details = holding_lines(holdings, clock);
                 failure.details.push(next_slot_line(next.as_ref(), clock));
             }
+            Rejection::ChangedSince { id, at, .. } => {
+                failure.details.extend(at.map(|at| format!("changed {}", clock.second(at.0))));
+                failure.hint = Some(format!("see what changed: fleet why {id}"));
+            }
             Rejection::RequestTooOld { made_at_ms, now_ms } => {
                 failure.message = format!(
                     "this machine's clock says {}, the fleet's {}: too far apart",
@@ -186,6 +190,7 @@ impl Failure {
             Rejection::Denied { .. }
             | Rejection::AlreadyEnded { .. }
             | Rejection::IdTaken { .. }
+            | Rejection::NotChangeable { .. }
             | Rejection::NotRunning { .. }
             | Rejection::NoCheckpoints { .. }
             | Rejection::NotRestartable { .. }
@@ -289,6 +294,8 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         | Rejection::CodeRefused { .. } => Exit::Denied,
         Rejection::AlreadyEnded { .. }
         | Rejection::IdTaken { .. }
+        | Rejection::ChangedSince { .. }
+        | Rejection::NotChangeable { .. }
         | Rejection::NotRunning { .. }
         | Rejection::NoCheckpoints { .. }
         | Rejection::NotRestartable { .. }

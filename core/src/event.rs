@@ -20,6 +20,7 @@ use crate::limits::ReservationLimits;
 use crate::name::{GpuUuid, GroupName, NodeName, ProjectName, UserName};
 use crate::node::Liveness;
 use crate::project::Project;
+use crate::reservation::Edit;
 use crate::time::{Millis, Timestamp};
 use crate::window::{Enforcement, EnforcementSwitch, NodeGrant};
 
@@ -165,6 +166,28 @@ pub enum Event {
     ReservationExtended {
         reservation: ReservationId,
         ends_at: Timestamp,
+    },
+    /// Boxed: it holds what was and what is.
+    ReservationEdited {
+        reservation: ReservationId,
+        by: String,
+        edit: Box<Edit>,
+        /// The node that must release the old place before the new one counts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        waits_for: Option<NodeName>,
+    },
+    /// What waited for its node is done: the reservation has its new place.
+    ReservationEditDone {
+        reservation: ReservationId,
+        node: NodeName,
+        gpus: Vec<GpuUuid>,
+        starts_at: Timestamp,
+        ends_at: Timestamp,
+    },
+    /// The new window passed before the node had released the old one: the reservation stays as it was.
+    ReservationEditLapsed {
+        reservation: ReservationId,
+        node: NodeName,
     },
     ReservationMoved {
         reservation: ReservationId,
@@ -673,16 +696,11 @@ impl Event {
                 vec![node.to_string(), gpu.to_string()]
             }
             E::GpuDeclaredFree { gpu, .. } => vec![gpu.to_string()],
-            E::ReservationCreated { reservation, node, gpus, .. } => {
-                let mut objects = vec![reservation.to_string(), node.to_string()];
-                objects.extend(gpus.iter().map(ToString::to_string));
-                objects
-            }
-            E::ReservationMoved { reservation, node, gpus, .. }
+            E::ReservationCreated { reservation, node, gpus, .. }
+            | E::ReservationMoved { reservation, node, gpus, .. }
+            | E::ReservationEditDone { reservation, node, gpus, .. }
             | E::WindowAdopted { reservation, node, gpus, .. } => {
-                let mut objects = vec![reservation.to_string(), node.to_string()];
-                objects.extend(gpus.iter().map(ToString::to_string));
-                objects
+                and_all(pair(reservation, node), gpus)
             }
             E::ReservationStarted { reservation, lease, gpus, .. } => {
                 and_all(pair(reservation, lease), gpus)
@@ -691,6 +709,7 @@ impl Event {
             | E::WindowTaken { reservation, node }
             | E::WindowWithdrawn { reservation, node, .. }
             | E::ReservationUsed { reservation, node }
+            | E::ReservationEditLapsed { reservation, node }
             | E::ReservationNotUsed { reservation, node, .. } => pair(reservation, node),
             E::WindowOpenedByNode { reservation, node, gpus, .. }
             | E::WindowClosedByNode { reservation, node, gpus, .. } => {
@@ -704,6 +723,14 @@ impl Event {
             | E::ReservationEnding { reservation, .. }
             | E::ReservationEnded { reservation }
             | E::ReservationCancelled { reservation, .. } => vec![reservation.to_string()],
+            E::ReservationEdited { reservation, edit, .. } => {
+                let mut objects = vec![reservation.to_string()];
+                for (node, gpus) in edit.place.iter().flat_map(|(was, is)| [was, is]) {
+                    objects.push(node.to_string());
+                    objects.extend(gpus.iter().map(ToString::to_string));
+                }
+                objects
+            }
             E::ReservationLost { reservation, node, gpus, .. } => {
                 and_all(pair(reservation, node), gpus)
             }

@@ -58,7 +58,7 @@ fn left_after(time: Millis, half_life: Millis) -> u128 {
     let mut left = ONE;
     for (bit, root) in (0..FRACTION_BITS).rev().zip(ROOTS) {
         if rest >> bit & 1 == 1 {
-            left = left * root >> FRACTION_BITS;
+            left = (left * root) >> FRACTION_BITS;
         }
     }
     left >> halvings
@@ -100,7 +100,7 @@ impl Amount {
 
     /// What is left of it after that time.
     fn faded(self, time: Millis, half_life: Millis) -> Amount {
-        let left = u128::from(self.0) * left_after(time, half_life) >> FRACTION_BITS;
+        let left = (u128::from(self.0) * left_after(time, half_life)) >> FRACTION_BITS;
         Amount(u64::try_from(left).unwrap_or(u64::MAX))
     }
 
@@ -109,8 +109,8 @@ impl Amount {
         let half_life = half_life.min(HALF_LIFE_MAX);
         let most = u128::from(half_life.0) * INVERSE_LN2;
         let gone = ONE - left_after(length, half_life);
-        let of_one = most * gone >> FRACTION_BITS;
-        let all = of_one * u128::from(rate.0) >> 32;
+        let of_one = (most * gone) >> FRACTION_BITS;
+        let all = (of_one * u128::from(rate.0)) >> 32;
         Amount(u64::try_from(all).unwrap_or(u64::MAX))
     }
 }

@@ -68,6 +68,12 @@ pub enum Rejection {
     Denied { needs: String },
     #[error("{id} is already {state}")]
     AlreadyEnded { id: String, state: String },
+    /// Somebody else changed it after the author of this change had read it.
+    #[error("{id} has changed since you read it{}: read it again, then change it", changed(by.as_deref()))]
+    ChangedSince { id: String, by: Option<String>, at: Option<Timestamp> },
+    /// This part of an object stays as it is.
+    #[error("{id}: {why}")]
+    NotChangeable { id: String, why: String },
     /// Only a running job can do that.
     #[error("{id} is not running: it is {state}")]
     NotRunning { id: String, state: String },
@@ -157,6 +163,8 @@ impl Rejection {
             Rejection::Denied { .. } => "denied",
             Rejection::AlreadyEnded { .. } => "already_ended",
             Rejection::IdTaken { .. } => "id_taken",
+            Rejection::ChangedSince { .. } => "changed_since",
+            Rejection::NotChangeable { .. } => "not_changeable",
             Rejection::NotRunning { .. } => "not_running",
             Rejection::NoCheckpoints { .. } => "no_checkpoints",
             Rejection::NotRestartable { .. } => "not_restartable",
@@ -200,6 +208,10 @@ impl Rejection {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
 fn is_zero(more: &u32) -> bool {
     *more == 0
+}
+
+fn changed(by: Option<&str>) -> String {
+    by.map_or(String::new(), |by| format!(" (by {by})"))
 }
 
 fn list(users: &[UnknownUser]) -> String {

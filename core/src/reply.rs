@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{AllocationId, ImportId, JobId, ReservationId, TokenId};
-use crate::name::UserName;
+use crate::name::{NodeName, UserName};
 use crate::rejection::Rejection;
 use crate::time::Timestamp;
 
@@ -40,6 +40,11 @@ pub enum Reply {
     ReservationExtended {
         id: ReservationId,
         ends_at: Timestamp,
+    },
+    ReservationEdited {
+        id: ReservationId,
+        /// The node that must release the old place first.
+        waits_for: Option<NodeName>,
     },
     JobSubmitted {
         id: JobId,

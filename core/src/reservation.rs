@@ -88,6 +88,55 @@ pub struct Reservation {
     /// That import was undone: a later one makes the reservation again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undone: bool,
+    /// Raised by each change of what people see of it. An edit names the revision that its author saw.
+    #[serde(default)]
+    pub revision: u64,
+    /// The newest of these changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed: Option<LastChange>,
+    /// The place that it gets once its agent has released the one above. Both places are taken from others until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Box<Place>>,
+}
+
+/// Who changed a reservation last, and when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastChange {
+    pub by: String,
+    pub at: Timestamp,
+}
+
+/// Where and when a reservation is: what an edit may change as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    pub node: NodeName,
+    pub gpus: Vec<GpuUuid>,
+    pub window: Window,
+    /// What the GPUs were chosen for.
+    pub wish: GpuRequest,
+}
+
+/// A node and GPUs of it.
+pub type Spot = (NodeName, Vec<GpuUuid>);
+
+/// What an edit changed: what was, and what is. What it left alone is `None`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Edit {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<(Window, Window)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<(Spot, Spot)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<(BTreeSet<UserName>, BTreeSet<UserName>)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<(String, String)>,
+}
+
+impl Edit {
+    /// Nothing is other than it was.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Reservation {
@@ -96,11 +145,37 @@ impl Reservation {
         std::iter::once(&self.owner).chain(&self.with)
     }
 
+    /// Where and when its owner has it in the end: the next place of one that waits for its node, else the one it has.
+    pub fn wanted(&self) -> Place {
+        match &self.next {
+            Some(next) => (**next).clone(),
+            None => Place {
+                node: self.node.clone(),
+                gpus: self.gpus.clone(),
+                window: self.window,
+                wish: self.wish.clone(),
+            },
+        }
+    }
+
+    /// Says that it was changed. Called with each change that people see.
+    pub(crate) fn mark_changed(&mut self, by: String, at: Timestamp) {
+        self.revision += 1;
+        self.changed = Some(LastChange { by, at });
+    }
+
     /// The time it takes from others: its window, and whatever its agent may still go by.
     pub fn claim(&self) -> Window {
         let given = self.handed_out.as_ref().filter(|given| !given.taken).map(|g| g.held_until);
         let Window { starts_at, ends_at } = self.window;
         Window { starts_at, ends_at: given.map_or(ends_at, |until| until.max(ends_at)) }
+    }
+
+    /// When time alone settles an edit that waits for its node: the node cannot open the old window any more, or
+    /// the new one is over.
+    pub(crate) fn edit_settles_at(&self) -> Option<Timestamp> {
+        let next = self.next.as_ref()?;
+        Some(next.window.ends_at.min(self.claim().ends_at))
     }
 
     /// A change that its agent has not confirmed yet.

@@ -29,6 +29,8 @@ pub enum Withdrawal {
     Cancelled { by: String },
     /// Its GPUs are not what was promised; others take their place once the agent has released it.
     Moving { why: String },
+    /// Its owner wants it at another time or on other GPUs; see `Reservation::next`.
+    Edited { by: String },
     /// Released while it was open.
     Ended,
 }

@@ -304,7 +304,53 @@ fn a_change_of_a_window_waits_for_the_nodes_word() -> Result<()> {
     lab.expect_in_logs("may be old", "the agent was stopped with orders in its buffers");
     let mut steps = Steps::default();
     steps.step("cancelled, it counts as given until the node confirms", || unconfirmed(&lab));
+    steps.step("moved, both places are taken until the node confirms", || moved(&lab));
     lab.conclude(steps)
+}
+
+fn moved(lab: &Lab) -> Result<()> {
+    let id = reserve(lab, &["-G", "2", "--from", "+7h", "-t", "1h"])?;
+    wait::until("the node has it on its disk", SOON, POLL_COMMAND, || {
+        Ok(reservation(lab, &id)?["unconfirmed"].is_null().then_some(()))
+    })?;
+    let old = reservation(lab, &id)?;
+    let set = ["reservation", "set", &id, "--from", "+10h", "--note", "later"];
+    let tried = lab.run(&[&set[..], &["--dry-run"]].concat())?;
+    tried.ends(0)?;
+    ensure!(tried.stderr.contains("would change"), "{}", tried.stderr);
+    ensure!(reservation(lab, &id)? == old, "a dry run changes nothing");
+    lab.signal("agent", NODE, Signal::SIGSTOP)?;
+    let checked = (|| {
+        let ran = lab.run(&set)?;
+        ran.ends(0)?;
+        ensure!(ran.stderr.contains("waits for titan01"), "{}", ran.stderr);
+        let now = reservation(lab, &id)?;
+        ensure!(now["starts_at"] == old["starts_at"] && now["note"] == "later", "{now}");
+        ensure!(now["next"]["node"] == NODE && now["revision"] == 2, "{now}");
+        let listed = lab.run(&["reservation", "list", "-o", "wide"])?;
+        ensure!(listed.stdout.contains("waits for titan01"), "{}", listed.stdout);
+        for from in ["+7h", "+10h"] {
+            lab.run(&["reserve", "-G", "1", "--from", from, "-t", "5m"])?.fails(6, &[&id])?;
+        }
+        Ok(())
+    })();
+    lab.signal("agent", NODE, Signal::SIGCONT)?;
+    checked?;
+    wait::until("the node confirms", LATER, POLL_COMMAND, || {
+        let now = reservation(lab, &id)?;
+        Ok((now["next"].is_null() && now["unconfirmed"].is_null()).then_some(()))
+    })?;
+    let now = reservation(lab, &id)?;
+    ensure!(now["starts_at"] != old["starts_at"] && now["gpus"] == old["gpus"], "{now}");
+    let told = lab.why(&id)?;
+    for text in
+        ["changed the reservation: time in", "waits for titan01", "the reservation moved to"]
+    {
+        ensure!(told.contains(text), "no {text:?} in {told}");
+    }
+    let at_its_old_time = reserve(lab, &["-G", "2", "--from", "+7h", "-t", "1h"])?;
+    lab.run(&["reserve", "-G", "1", "--from", "+10h", "-t", "5m"])?.fails(6, &[&id])?;
+    lab.run(&["release", "--yes", &id, &at_its_old_time])?.ends(0).map(drop)
 }
 
 fn unconfirmed(lab: &Lab) -> Result<()> {

@@ -32,6 +32,7 @@ fn destroying(things: &Things) -> Vec<Vec<&str>> {
         vec!["cancel", running],
         vec!["release", reservation],
         vec!["extend", reservation, "--until", "+1h"],
+        vec!["reservation", "set", reservation, "--note", "x"],
         vec!["reservation", "import", "--undo", import],
         vec!["job", "rm", ended],
         vec!["gpu", "declare-free", "titan01:1", "--reason", "x"],

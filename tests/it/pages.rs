@@ -246,6 +246,11 @@ fn reservations(typist: &Typist<'_>) -> Result<()> {
     // It ends at that hour today, or is refused where that is over.
     typist.call("18:00", "+3d");
     typist.run("fleet extend res-9d2fwm --until 18:00")?;
+    typist.run("fleet reservation set res-9d2fwm --note \"camera ready\"")?;
+    let later = typist.lab.output(&["reserve", "-G", "1", "--from", "+30h", "-t", "2h"])?;
+    typist.call("res-k3v9", &later);
+    typist.run("fleet reservation set res-k3v9 --from \"tomorrow 14:00\"")?;
+    typist.run("fleet reservation set res-k3v9 -G 2 --dry-run")?;
     typist.run("fleet release res-9d2fwm")?;
     Ok(())
 }

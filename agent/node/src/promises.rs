@@ -1,7 +1,7 @@
 //! Which windows this node holds, and what is to be done about them now. Pure: time, table and orders come in.
 //!
 //! Kept by the reconcile task. Orders replace lower ones only; what is not named is left alone. Stages only go
-//! forward, but for a window that was given longer after it had been closed.
+//! forward, but for a window that was given longer after it had been closed, or given again after it was taken back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -219,9 +219,11 @@ impl Promises {
                 None if self.windows.len() >= WINDOWS_MAX => continue,
                 Some(_) | None => {}
             }
+            // Taken back, and given again at another time or on other GPUs: what was done about the old one is over.
+            let moved = known.is_some_and(|held| held.withdrawn && !told.withdrawn);
             let again = known.is_some_and(|held| {
-                matches!(held.stage, Stage::Closing | Stage::Closed)
-                    && told.window.ends_at > held.window.ends_at
+                let over = matches!(held.stage, Stage::Closing | Stage::Closed);
+                moved || (over && told.window.ends_at > held.window.ends_at)
             });
             let stage = match known {
                 Some(held) if !again || told.withdrawn => held.stage,
@@ -237,7 +239,7 @@ impl Promises {
                 withdrawn: told.withdrawn,
                 granted: known.and_then(|held| held.granted.clone()),
                 stage,
-                opened_at: known.and_then(|held| held.opened_at),
+                opened_at: known.and_then(|held| held.opened_at).filter(|_| !moved),
                 closed_at: known.and_then(|held| held.closed_at).filter(|_| !again),
                 at_end: told.at_end,
                 with: told.with.clone(),

@@ -283,6 +283,34 @@ fn what_was_given_longer_after_it_had_been_closed_goes_on() {
     assert_eq!(kept(&mut promises, &mut table, at(180)), ["close res-a", "prove lease-a"]);
 }
 
+/// A reservation that its owner moves: the controllers take the window back first, and then give the new one.
+#[test]
+fn a_window_that_was_taken_back_and_is_given_again_opens_at_its_new_time_on_its_new_gpus() {
+    for opened in [false, true] {
+        let mut promises = promises(vec![told("a", 5, &[0], 0, 60)], Vec::new());
+        let mut table = Table::default();
+        if opened {
+            assert_eq!(kept(&mut promises, &mut table, at(0)), ["open res-a"]);
+        }
+        let back = DesiredWindow { withdrawn: true, ..told("a", 6, &[0], 0, 60) };
+        assert!(promises.take(&document(vec![back], Vec::new()), |_| panic!("not old")).windows);
+        assert!(promises.open_to(Some(at(10))).is_empty());
+        assert!(promises.follow(&[], at(10)), "a controller answers");
+        assert_eq!(held(&promises, "a").stage, Stage::Closed);
+        // Not later than before, so that the end alone does not open it again.
+        let lease = LeaseId::parse("lease-a2").unwrap();
+        let new = DesiredWindow { lease, ..told("a", 7, &[1], 20, 50) };
+        assert!(promises.take(&document(vec![new], Vec::new()), |_| panic!("not old")).windows);
+        let now = held(&promises, "a");
+        assert_eq!((now.stage, now.opened_at, now.closed_at), (Stage::Waiting, None, None));
+        assert!(promises.open_to(Some(at(19))).is_empty());
+        assert_eq!(kept(&mut promises, &mut table, at(20)), ["open res-a"]);
+        let gpus: Vec<GpuUuid> =
+            promises.open_to(Some(at(21))).into_iter().map(|g| g.gpu).collect();
+        assert_eq!(gpus, [gpu(1)]);
+    }
+}
+
 #[test]
 fn a_window_that_passed_while_the_node_was_off_is_neither_opened_nor_proven() {
     let mut promises = promises(vec![told("a", 1, &[0], 0, 60)], Vec::new());

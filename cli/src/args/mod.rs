@@ -71,7 +71,7 @@ pub(crate) use project::{
 pub(crate) use reservation::{
     Adopted, AtEnd, CalendarArgs, ExtendArgs, ReleaseArgs, ReservationArgs, ReservationExportArgs,
     ReservationImportArgs, ReservationLimitsArgs, ReservationListArgs, ReservationRulesArgs,
-    ReservationShowArgs, ReservationVerb, ReserveArgs, SshArgs, WishArgs,
+    ReservationSetArgs, ReservationShowArgs, ReservationVerb, ReserveArgs, SshArgs, WishArgs,
 };
 pub(crate) use run::{AttachArgs, CpArgs, ExecArgs, RunArgs};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};
@@ -177,7 +177,7 @@ pub(crate) enum Verb {
     Gpu(GpuArgs),
     /// List, change, restart and remove jobs
     Job(JobArgs),
-    /// List, import and export reservations; rules
+    /// List, set, import, export reservations; rules
     Reservation(ReservationArgs),
     /// Images stored on nodes: list, pull, remove
     Image(ImageArgs),

@@ -174,6 +174,8 @@ pub(crate) enum ReservationVerb {
     List(ReservationListArgs),
     /// Show one reservation
     Show(ReservationShowArgs),
+    /// Move a reservation to another time or other GPUs, or change its note or who shares it
+    Set(ReservationSetArgs),
     /// Import a spreadsheet: all its lines, or none
     Import(ReservationImportArgs),
     /// Write the calendar as CSV that `import` reads
@@ -182,6 +184,55 @@ pub(crate) enum ReservationVerb {
     Rules(ReservationRulesArgs),
     /// Show how much people may reserve, or change it for a Unix group (admins only)
     Limits(ReservationLimitsArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "fleet does the whole change or refuses it. The reservation keeps its GPUs if they are free at the new time. \
+    If the node already has the reservation, the reservation moves when the node has released it; \
+    until then both places stay taken. A reservation that has started keeps its start and its GPUs.\n\n\
+    Examples:\n  \
+    fleet reservation set res-k3v9 --from \"tomorrow 14:00\"\n  \
+    fleet reservation set res-k3v9 --from 14:00 --until 18:00 -G 2\n  \
+    fleet reservation set res-k3v9 --add-with eve --note \"for the paper\""
+)]
+#[command(override_usage = "fleet reservation set [OPTIONS] <RESERVATION>")]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
+    .args(["from", "until", "time", "gpus", "gpu", "gpu_memory", "node", "with", "add_with", "remove_with", "note"]))]
+pub(crate) struct ReservationSetArgs {
+    /// The reservation
+    #[arg(value_name = "RESERVATION")]
+    pub(crate) id: String,
+    /// New start: 14:00, "monday 09:00"; without a new end the length stays
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) from: Option<String>,
+    /// New end: 18:00, "friday 09:00"; a day alone means its end
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) until: Option<String>,
+    /// New length from the start: 90m, 8h, 1d (24 hours)
+    #[arg(short = 't', long = "time", value_name = "LENGTH", conflicts_with = "until")]
+    pub(crate) time: Option<String>,
+    #[command(flatten)]
+    pub(crate) wish: WishArgs,
+    /// All other users who may use the GPUs by ssh, instead of those who may now
+    #[arg(long, value_name = "USER,...", value_delimiter = ',', conflicts_with_all = ["add_with", "remove_with"])]
+    pub(crate) with: Vec<String>,
+    /// More users who may use the GPUs by ssh
+    #[arg(long, value_name = "USER,...", value_delimiter = ',')]
+    pub(crate) add_with: Vec<String>,
+    /// Users who may no longer use the GPUs by ssh
+    #[arg(long, value_name = "USER,...", value_delimiter = ',')]
+    pub(crate) remove_with: Vec<String>,
+    /// What the reservation is for, at most 512 bytes; "" removes the note
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+    /// Only show what the change would do
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 
 /// Verbs of others, and what to type instead.
-const ELSEWHERE: [(&[&str], &str); 29] = [
+const ELSEWHERE: [(&[&str], &str); 30] = [
     (
         &["submit", "sbatch", "srun", "start", "launch", "qsub", "create", "apply"],
         "`fleet run -- CMD` runs a program as a job",
@@ -55,6 +55,10 @@ const ELSEWHERE: [(&[&str], &str); 29] = [
         "`fleet reservation limits` shows how much people may reserve",
     ),
     (&["book", "salloc", "allocate"], "`fleet reserve -G 1 -t 2h` reserves GPUs"),
+    (
+        &["reschedule", "edit", "move"],
+        "`fleet reservation set RES --from WHEN` moves a reservation; `fleet job set` changes a job",
+    ),
     (
         &["schedule", "timeline", "bookings", "reservations"],
         "`fleet calendar` shows who has which GPU when",

@@ -36,6 +36,7 @@ mod operations;
 mod progress;
 mod project;
 mod reservation;
+mod reservation_set;
 mod reserve;
 mod run;
 mod signals;
@@ -303,6 +304,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             None => reservation::list(context, &args.list).await,
             Some(ReservationVerb::List(list)) => reservation::list(context, &list).await,
             Some(ReservationVerb::Show(show)) => reservation::show(context, &show).await,
+            Some(ReservationVerb::Set(args)) => reservation_set::run(context, &args).await,
             Some(ReservationVerb::Import(args)) => import::run(context, &args).await,
             Some(ReservationVerb::Export(args)) => reservation::export(context, &args).await,
             Some(ReservationVerb::Rules(args)) => reservation::rules(context, &args).await,

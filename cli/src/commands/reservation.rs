@@ -87,15 +87,24 @@ pub(super) async fn fetch(
     Ok(listed.items.into_iter().map(Reservation::from).collect())
 }
 
+/// The one with that id.
+pub(super) async fn fetch_one(
+    context: &Context,
+    client: &Client,
+    id: &str,
+) -> Result<Reservation, Failure> {
+    let request =
+        ListReservationsRequest { ids: vec![id.to_owned()], all: true, ..Default::default() };
+    let found = fetch(client, request).await?.into_iter().next();
+    found.ok_or_else(|| {
+        Failure::of_rejection(fleet_core::Rejection::not_found(KIND, id), &context.clock)
+    })
+}
+
 pub(super) async fn show(context: &Context, args: &ReservationShowArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let id = client.resolve(KIND, &args.id).await?;
-    let request =
-        ListReservationsRequest { ids: vec![id.clone()], all: true, ..Default::default() };
-    let found = fetch(&client, request).await?.into_iter().next();
-    let reservation = found.ok_or_else(|| {
-        Failure::of_rejection(fleet_core::Rejection::not_found(KIND, &id), &context.clock)
-    })?;
+    let reservation = fetch_one(context, &client, &id).await?;
     print(&printer.one(&reservation)?)?;
     Ok(Exit::Done)
 }
@@ -149,7 +158,7 @@ pub(super) async fn release(context: &Context, args: &ReleaseArgs) -> Result<Exi
 }
 
 /// What holds until the node has confirmed the change.
-fn note_unconfirmed(reservation: &Reservation) {
+pub(super) fn note_unconfirmed(reservation: &Reservation) {
     if let Some(note) = &reservation.unconfirmed {
         say(&format!("note: {}", harmless(note)));
     }

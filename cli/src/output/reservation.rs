@@ -1,6 +1,6 @@
 //! Shows reservations, and the rules by which they end.
 
-use fleet_proto::json::reservation::{Reservation, ReservationRules};
+use fleet_proto::json::reservation::{Reservation, ReservationPlace, ReservationRules};
 use fleet_proto::json::values::Time;
 
 use super::tone::Tone;
@@ -14,8 +14,23 @@ fn shared(reservation: &Reservation) -> Option<String> {
 
 /// `from … until …`.
 pub(crate) fn window_shown(reservation: &Reservation, clock: &Clock) -> String {
+    window(reservation.starts_at, reservation.ends_at, clock)
+}
+
+/// `titan01:0,1 (v100) from … until …`, of the place to which it moves.
+pub(crate) fn place_shown(place: &ReservationPlace, clock: &Clock) -> String {
+    format!("{} {}", place.gpus_shown(), window(place.starts_at, place.ends_at, clock))
+}
+
+fn window(starts_at: Option<Time>, ends_at: Option<Time>, clock: &Clock) -> String {
     let at = |at: Option<Time>| or_dash(at.map(|at| clock.day_and_minute(at.0)));
-    format!("from {} until {}", at(reservation.starts_at), at(reservation.ends_at))
+    format!("from {} until {}", at(starts_at), at(ends_at))
+}
+
+/// Why it is as it is; for one that moves, what it waits for.
+fn reason(reservation: &Reservation) -> String {
+    let waits = reservation.next.as_ref().and(reservation.unconfirmed.as_ref());
+    reservation.reason.as_ref().or(waits).cloned().unwrap_or_default()
 }
 
 impl Row for Reservation {
@@ -33,9 +48,7 @@ impl Row for Reservation {
             Column::new("AT END", |r: &Self, _| or_dash(r.at_end.clone())).wide(),
             Column::new("WITH", |r: &Self, _| or_dash(shared(r))).wide(),
             Column::new("NOTE", |r: &Self, _| r.note.clone().unwrap_or_default()).clip().rank(3),
-            Column::new("REASON", |r: &Self, _| r.reason.clone().unwrap_or_default())
-                .clip()
-                .rank(2),
+            Column::new("REASON", |r: &Self, _| reason(r)).clip().rank(2),
         ]
     }
 
@@ -55,6 +68,7 @@ impl Row for Reservation {
             ("Note", self.note.clone()),
             ("Reason", self.reason.clone()),
             ("Unconfirmed", self.unconfirmed.clone()),
+            ("Moves to", self.next.as_ref().map(|next| place_shown(next, clock))),
             ("Made", self.created_at.map(|at| clock.second(at.0))),
         ];
         lines.extend(optional.into_iter().filter_map(|(key, value)| Some((key, value?))));

@@ -456,6 +456,7 @@ impl Fleet for Service {
         import_reservations(ImportReservationsRequest) -> ImportReservationsResponse;
         undo_import(UndoImportRequest) -> UndoImportResponse;
         extend_reservation(ExtendReservationRequest) -> Reservation;
+        edit_reservation(EditReservationRequest) -> Reservation;
         release_reservation(ReleaseReservationRequest) -> Reservation;
         get_reservation_rules(GetReservationRulesRequest) -> ReservationRules;
         set_reservation_rules(SetReservationRulesRequest) -> ReservationRules;

@@ -306,6 +306,13 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.extend_reservation(request).await?))
     }
 
+    async fn edit_reservation(
+        &self,
+        request: Request<v1::EditReservationRequest>,
+    ) -> Reply<v1::Reservation> {
+        Ok(Response::new(self.0.edit_reservation(request).await?))
+    }
+
     async fn release_reservation(
         &self,
         request: Request<v1::ReleaseReservationRequest>,

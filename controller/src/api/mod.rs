@@ -11,6 +11,7 @@ mod audit_export;
 mod audit_prune;
 mod checkpoints;
 mod controllers;
+mod edits;
 mod enrollment;
 mod exec;
 mod explain;

@@ -300,6 +300,13 @@ pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1
         at_end: fsm.at_end(r).word().to_owned(),
         with: r.with.iter().map(ToString::to_string).collect(),
         import: r.import.as_ref().map(ToString::to_string).unwrap_or_default(),
+        revision: r.revision,
+        next: r.next.as_ref().map(|next| v1::ReservationPlace {
+            node: next.node.to_string(),
+            gpus: gpu_refs(fsm, &next.gpus, fsm.now()),
+            starts_at_unix_ms: next.window.starts_at.0,
+            ends_at_unix_ms: next.window.ends_at.0,
+        }),
     }
 }
 

@@ -64,7 +64,7 @@ fn named(wish: &CreateReservation, caller: &Caller) -> Vec<UserName> {
 }
 
 /// Who else may use it.
-fn shared_with(said: &[String]) -> Result<BTreeSet<UserName>, Rejection> {
+pub(super) fn shared_with(said: &[String]) -> Result<BTreeSet<UserName>, Rejection> {
     let one = |(at, name): (usize, &String)| {
         UserName::parse(name).map_err(|e| Rejection::field(format!("with[{at}]"), e.to_string()))
     };
@@ -284,7 +284,7 @@ impl Context {
     }
 
     /// Waits a moment for the node's word on a change of a window in its hands; the answer says if it is missing.
-    async fn node_confirms(&self, id: &ReservationId) {
+    pub(super) async fn node_confirms(&self, id: &ReservationId) {
         let mut applied = self.raft.applied();
         let heard = |fsm: &fleet_core::Fsm| {
             let reservation = fsm.reservation(id).filter(|r| r.is_unconfirmed());
@@ -302,7 +302,7 @@ impl Context {
         drop(tokio::time::timeout(CONFIRM_WAIT, confirmed).await);
     }
 
-    fn reservation_view(&self, id: &ReservationId) -> Result<v1::Reservation, Status> {
+    pub(super) fn reservation_view(&self, id: &ReservationId) -> Result<v1::Reservation, Status> {
         self.raft
             .read(|fsm| fsm.reservation(id).map(|r| views::reservation(fsm, &self.sessions, r)))
             .ok_or_else(|| to_status(&Rejection::not_found("reservation", id)))

@@ -11,7 +11,7 @@ use crate::id::{AllocationId, LeaseId, ReservationId};
 use crate::lease::{Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::Liveness;
-use crate::reservation::{Reservation, ReservationState};
+use crate::reservation::{Place, Reservation, ReservationState};
 use crate::state::Fsm;
 use crate::time::{Millis, Timestamp, Window};
 
@@ -86,7 +86,8 @@ pub struct Calendar<'a> {
 
 impl<'a> Calendar<'a> {
     pub fn of(fsm: &'a Fsm) -> Self {
-        Self::gathered(fsm, fsm.open_reservations(), fsm.leases().values(), None)
+        let all = (fsm.open_reservations(), fsm.reservations_coming());
+        Self::gathered(fsm, all, fsm.leases().values(), None)
     }
 
     /// Only for the nodes that are named, each once.
@@ -96,28 +97,34 @@ impl<'a> Calendar<'a> {
     ) -> Self {
         let mut calendar = Self::default();
         for node in nodes {
-            let (reservations, leases) = (fsm.open_reservations_on(node), fsm.leases_on(node));
-            calendar.windows.append(&mut Self::gathered(fsm, reservations, leases, None).windows);
+            let here = (fsm.open_reservations_on(node), fsm.reservations_coming_to(node));
+            let mut windows = Self::gathered(fsm, here, fsm.leases_on(node), None).windows;
+            calendar.windows.append(&mut windows);
         }
         calendar
     }
 
     /// Only for one node, and only what is in the way of that window.
     pub(crate) fn of_node_within(fsm: &'a Fsm, node: &NodeName, window: &Window) -> Self {
-        let (reservations, leases) =
-            (fsm.open_reservations_near(node, window), fsm.leases_on(node));
-        Self::gathered(fsm, reservations, leases, Some(window))
+        let near = (fsm.open_reservations_near(node, window), fsm.reservations_coming_to(node));
+        Self::gathered(fsm, near, fsm.leases_on(node), Some(window))
     }
 
     /// Only what stands in the way of that window. It is asked for at every reservation, and thousands may lie
     /// before and behind.
     pub(crate) fn within(fsm: &'a Fsm, window: &Window) -> Self {
-        Self::gathered(fsm, fsm.open_reservations(), fsm.leases().values(), Some(window))
+        let all = (fsm.open_reservations(), fsm.reservations_coming());
+        Self::gathered(fsm, all, fsm.leases().values(), Some(window))
     }
 
+    /// The reservations are those that have a place, and those that wait for one. An edit that waits for its node takes
+    /// both, because an agent that is cut off still opens the old window.
     fn gathered(
         fsm: &'a Fsm,
-        reservations: impl Iterator<Item = &'a Reservation>,
+        (reservations, coming): (
+            impl Iterator<Item = &'a Reservation>,
+            impl Iterator<Item = (&'a Reservation, &'a Place)>,
+        ),
         leases: impl Iterator<Item = &'a Lease>,
         within: Option<&Window>,
     ) -> Self {
@@ -126,6 +133,12 @@ impl<'a> Calendar<'a> {
         for r in reservations {
             if let Some(busy) = reservation_window(fsm, r).filter(matters) {
                 calendar.add(&r.gpus, busy);
+            }
+        }
+        for (r, next) in coming {
+            let busy = Busy { window: next.window, by: By::Reservation(r), releasing: false };
+            if matters(&busy) {
+                calendar.add(&next.gpus, busy);
             }
         }
         for lease in leases {

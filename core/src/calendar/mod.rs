@@ -91,6 +91,12 @@ pub fn choose(
     Err(Rejection::GpusHeld { wanted, holdings: places.holdings(), next: places.next_slot() })
 }
 
+/// Whether nobody has any of these GPUs of the node in the window.
+pub(crate) fn are_free(fsm: &Fsm, node: &NodeName, gpus: &[GpuUuid], window: Window) -> bool {
+    let calendar = Calendar::of_node_within(fsm, node, &window);
+    gpus.iter().all(|gpu| calendar.on(gpu).is_empty())
+}
+
 /// Whether the reservation's own GPUs are free until `ends_at` beyond its window.
 pub fn extension(
     fsm: &Fsm,

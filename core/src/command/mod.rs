@@ -38,7 +38,7 @@ pub use nodes::NodeCommand;
 pub use projects::ProjectCommand;
 pub use reboot::RebootCommand;
 pub use report::Report;
-pub use reservations::{CreateReservation, ReservationCommand};
+pub use reservations::{CreateReservation, ReservationChange, ReservationCommand};
 pub use tokens::{CreateControllerToken, CreateJoinToken, TokenCommand};
 
 /// Highest cluster version this build can run at.

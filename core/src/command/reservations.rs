@@ -54,6 +54,24 @@ impl CreateReservation {
     }
 }
 
+/// What an edit changes of a reservation; what is `None` stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationChange {
+    /// Without `ends_at` the whole window moves: its length stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<Timestamp>,
+    /// Without a model, a memory or a node, those of the wish before count. Named GPUs replace the whole wish.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<GpuRequest>,
+    /// All who share it, instead of those who share it now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<BTreeSet<UserName>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
 /// About reservations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -77,6 +95,14 @@ pub enum ReservationCommand {
     Release {
         id: ReservationId,
     },
+    /// Moves it to another time or to other GPUs, or changes its note or who shares it: wholly, or not at all.
+    Edit {
+        id: ReservationId,
+        change: ReservationChange,
+        /// The revision that the author of the change saw. Refused where the reservation has another one by now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seen: Option<u64>,
+    },
 }
 
 impl ReservationCommand {
@@ -88,6 +114,7 @@ impl ReservationCommand {
             ReservationCommand::UndoImport { .. } => "undo_import",
             ReservationCommand::Extend { .. } => "extend_reservation",
             ReservationCommand::Release { .. } => "release_reservation",
+            ReservationCommand::Edit { .. } => "edit_reservation",
         }
     }
 }

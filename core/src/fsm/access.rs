@@ -272,7 +272,8 @@ impl Fsm {
             return Err(Rejection::not_found("node", node));
         }
         let jobs = self.allocations.on(node).map(|a| a.id.to_string());
-        let promised = self.reservations.open_on(node);
+        let coming = self.reservations.coming_to(node).map(|(r, _)| r);
+        let promised = self.reservations.open_on(node).chain(coming);
         let leases = self.leases.on(node).map(|l| l.id.to_string());
         let mut by: Vec<String> =
             jobs.chain(promised.map(|r| r.id.to_string())).chain(leases).collect();

@@ -407,6 +407,9 @@ impl Fsm {
             imported: None,
             import: None,
             undone: false,
+            revision: 1,
+            changed: None,
+            next: None,
         };
         self.reservations.insert(reservation);
         let why =

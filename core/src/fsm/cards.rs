@@ -23,7 +23,10 @@ impl Fsm {
         if let Some(hold) = self.holds.get(uuid) {
             return Some(format!("{} still has it on {from}", self.holder_text(hold)));
         }
-        let promised = self.reservations.counting_on(from).find(|r| r.gpus.contains(uuid))?;
+        let here = self.reservations.counting_on(from).find(|r| r.gpus.contains(uuid));
+        let mut coming = self.reservations.coming_to(from);
+        let coming = coming.find(|(_, next)| next.gpus.contains(uuid)).map(|(r, _)| r);
+        let promised = here.or(coming)?;
         Some(format!("it is promised to {} of {} on {from}", promised.id, promised.owner))
     }
 

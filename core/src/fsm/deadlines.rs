@@ -61,6 +61,7 @@ impl Fsm {
 
     fn reservation_due(&self, r: &Reservation) -> Option<Timestamp> {
         match r.state {
+            ReservationState::Scheduled if r.next.is_some() => r.edit_settles_at(),
             ReservationState::Scheduled if r.window.starts_at > self.now => {
                 self.hand_out_at(r).or(Some(r.window.starts_at))
             }
@@ -105,6 +106,7 @@ impl Fsm {
         let now = self.now;
         self.let_due_go_on(turn);
         self.release_no_shows(turn);
+        self.settle_due_edits(turn);
         self.end_due_reservations(turn, now);
         self.start_due_reservations(turn);
         self.hand_out_due(turn);
@@ -155,7 +157,7 @@ impl Fsm {
     fn end_due_reservations(&mut self, turn: &mut Turn<'_>, now: Timestamp) {
         let due: Vec<(ReservationId, bool)> = self
             .due_reservations()
-            .filter(|r| r.window.ends_at <= now)
+            .filter(|r| r.window.ends_at <= now && r.next.is_none())
             .filter_map(|r| match r.state {
                 ReservationState::Active => Some((r.id.clone(), true)),
                 ReservationState::Scheduled => Some((r.id.clone(), false)),

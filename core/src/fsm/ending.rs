@@ -61,12 +61,13 @@ impl Fsm {
             return Ok(Reply::Done);
         }
         let withdrawn = r.handed_out.as_ref().and_then(|given| given.withdrawn.clone());
+        let (by, now) = (turn.actor.display_name(), self.now);
         if let Some(mut r) = self.reservations.get_mut(id) {
             r.at_end = Some(at_end);
+            r.mark_changed(by.clone(), now);
         }
         // Its node ends what is left there by itself, so it must know.
         self.revise(turn, id, withdrawn);
-        let by = turn.actor.display_name();
         turn.say(Event::ReservationAtEndSet { reservation: id.clone(), at_end, by });
         Ok(Reply::Done)
     }
@@ -147,9 +148,11 @@ impl Fsm {
             .due_reservations()
             .filter_map(|r| Some((r.id.clone(), self.goes_on_until(r)?)))
             .collect();
+        let now = self.now;
         for (id, ends_at) in due {
             if let Some(mut r) = self.reservations.get_mut(&id) {
                 r.window.ends_at = ends_at;
+                r.mark_changed("fleet".to_owned(), now);
             }
             self.revise(turn, &id, None);
             turn.say(Event::ReservationWentOn { reservation: id, ends_at });

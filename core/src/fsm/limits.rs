@@ -24,6 +24,8 @@ pub(super) struct Asked<'a> {
     pub(super) gpus: usize,
     /// The reservation that is to have this window, where it is there already.
     pub(super) of: Option<&'a ReservationId>,
+    /// It begins later than what they have. How far ahead somebody may reserve counts for such only.
+    pub(super) later: bool,
 }
 
 impl Fsm {
@@ -77,7 +79,7 @@ impl Fsm {
             return Err(Rejection::field("ends_at", problem));
         }
         let ahead = starts_at.since(self.now);
-        if let Some(most) = limits.ahead.filter(|most| ahead > *most && asked.of.is_none()) {
+        if let Some(most) = limits.ahead.filter(|most| ahead > *most && asked.later) {
             let problem = format!("at most {most} ahead (limit of {whose}), this is {ahead}");
             return Err(Rejection::field("starts_at", problem));
         }
@@ -101,18 +103,20 @@ impl Fsm {
     /// How many GPUs the owner's other reservations have at the same time within the added window, at most. A
     /// released reservation does not count, even while its node has yet to release it.
     fn most_at_once(&self, asked: &Asked<'_>) -> usize {
-        let others: Vec<&Reservation> = self
+        // One that waits to move counts where it will be.
+        let others: Vec<(Window, usize)> = self
             .reservations
             .open_of(asked.owner)
             .filter(|r| Some(&r.id) != asked.of)
             .filter(|r| r.state != ReservationState::Ending && !is_cancelled(r))
-            .filter(|r| r.window.overlaps(&asked.added))
+            .map(|r| r.next.as_ref().map_or((r.window, r.gpus.len()), |n| (n.window, n.gpus.len())))
+            .filter(|(window, _)| window.overlaps(&asked.added))
             .collect();
         // The most is reached where one of them begins, or where the window does.
-        let begins = others.iter().map(|r| r.window.starts_at.max(asked.added.starts_at));
+        let begins = others.iter().map(|(w, _)| w.starts_at.max(asked.added.starts_at));
         let at = |at| {
-            let then = others.iter().filter(|r| r.window.starts_at <= at && at < r.window.ends_at);
-            then.map(|r| r.gpus.len()).sum()
+            let then = others.iter().filter(|(w, _)| w.starts_at <= at && at < w.ends_at);
+            then.map(|(_, gpus)| gpus).sum()
         };
         begins.map(at).max().unwrap_or(0)
     }

@@ -27,6 +27,7 @@ mod commands;
 mod controllers;
 mod deadlines;
 mod desired;
+mod edit;
 mod ending;
 mod ends;
 mod eviction;

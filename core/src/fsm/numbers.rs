@@ -236,6 +236,11 @@ impl Fsm {
         let named = named.filter(|r| r.lease.is_none());
         let named: Vec<ReservationId> = named.map(|r| r.id.clone()).collect();
         let mut stay = Vec::new();
+        let coming = self.reservations.coming().filter(|(_, next)| next.gpus.contains(lost));
+        for (r, _) in coming.filter(|(r, _)| !named.contains(&r.id)) {
+            stay.push(format!("reservation {} of {} is to move to it", r.id, r.owner));
+        }
+        let (by, now) = (turn.actor.display_name(), self.now);
         for id in named {
             let free = self.reservations.get(&id).is_some_and(|r| r.handed_out.is_none());
             let found = match heir.filter(|heir| self.is_left_to(&id, heir)) {
@@ -255,6 +260,7 @@ impl Fsm {
                 swap(&mut r.wish.uuids, lost, heir);
             }
             (r.node, r.gpus) = (node.clone(), gpus.clone());
+            r.mark_changed(by.clone(), now);
             drop(r);
             let why = "a lost card was forgotten".to_owned();
             turn.say(Event::ReservationMoved { reservation: id, node, gpus, why });

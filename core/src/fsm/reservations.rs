@@ -1,13 +1,15 @@
 //! Reservations: made, extended, released, started and ended.
 
+use std::collections::BTreeSet;
+
 use super::cluster::{check_length, check_text};
 use super::leases::Grant;
-use super::limits::Asked;
+use super::limits::{Asked, is_cancelled};
 use super::{ENDED_RESERVATIONS_KEPT, Fsm, Turn};
 use crate::actor::{Actor, Who};
 use crate::allocation::StopWhy;
 use crate::calendar::{self, Unleased};
-use crate::command::CreateReservation;
+use crate::command::{CreateReservation, ReservationChange};
 use crate::ending::Usage;
 use crate::event::Event;
 use crate::gpu::{GPUS_PER_NODE_MAX, Presence};
@@ -96,12 +98,13 @@ impl Fsm {
         check_owner(actor, &wish.owner)?;
         self.check_enabled(&wish.owner)?;
         self.check_project(actor, &wish.owner, &wish.project)?;
-        self.check_shared(actor, wish)?;
+        self.check_shared(actor, &wish.owner, &wish.with)?;
         self.check_note(&wish.note)?;
         check_gpu_request(&wish.gpus)?;
         let window = self.check_window(wish.window)?;
         let gpus = wish.gpus.count as usize;
-        let asked = Asked { owner: &wish.owner, window, added: window, gpus, of: None };
+        let asked =
+            Asked { owner: &wish.owner, window, added: window, gpus, of: None, later: true };
         self.check_limits(actor, &asked)?;
         let later = window.starts_at.since(self.now) >= calendar::NEAR;
         if wish.adopts && (wish.gpus.uuids.is_empty() || later) {
@@ -129,7 +132,7 @@ impl Fsm {
         self.reservations.is_full(RESERVATIONS_OPEN_MAX).then_some(RESERVATIONS_OPEN_MAX)
     }
 
-    fn check_note(&self, note: &str) -> Result<(), Rejection> {
+    pub(super) fn check_note(&self, note: &str) -> Result<(), Rejection> {
         let joined = has_joiner(note) && is_plain_note(note);
         if joined {
             return check_length("note", note);
@@ -138,14 +141,19 @@ impl Fsm {
     }
 
     /// Who else may use it: people that the fleet has seen, or that an admin names.
-    fn check_shared(&self, actor: &Actor, wish: &CreateReservation) -> Result<(), Rejection> {
-        if wish.with.len() > SHARED_WITH_MAX {
+    pub(super) fn check_shared(
+        &self,
+        actor: &Actor,
+        owner: &UserName,
+        with: &BTreeSet<UserName>,
+    ) -> Result<(), Rejection> {
+        if with.len() > SHARED_WITH_MAX {
             return Err(Rejection::field("with", format!("at most {SHARED_WITH_MAX} users")));
         }
         let admin = matches!(actor.who, Who::User { admin: true, .. });
-        for user in &wish.with {
+        for user in with {
             self.check_enabled(user)?;
-            if *user == wish.owner {
+            if user == owner {
                 return Err(Rejection::field("with", format!("{user} is its owner")));
             }
             if !admin && !self.access.accounts.contains_key(user) {
@@ -163,9 +171,11 @@ impl Fsm {
         // All reservations: only when an account is closed.
         let shared = self.reservations.open().filter(|r| r.with.contains(user));
         let shared: Vec<ReservationId> = shared.map(|r| r.id.clone()).collect();
+        let (by, now) = (turn.actor.display_name(), self.now);
         for id in shared {
             let Some(mut reservation) = self.reservations.get_mut(&id) else { continue };
             reservation.with.remove(user);
+            reservation.mark_changed(by.clone(), now);
             drop(reservation);
             self.tell_anew(turn, &id);
             turn.say(Event::ReservationUnshared { reservation: id, user: user.clone() });
@@ -174,21 +184,23 @@ impl Fsm {
 
     /// Makes it somebody else's, also at its node where that knows of it already.
     pub(super) fn give_to(&mut self, turn: &mut Turn<'_>, id: &ReservationId, to: &UserName) {
+        let (by, now) = (turn.actor.display_name(), self.now);
         let Some(mut reservation) = self.reservations.get_mut(id) else { return };
         reservation.owner = to.clone();
         reservation.with.remove(to);
+        reservation.mark_changed(by, now);
         drop(reservation);
         self.tell_anew(turn, id);
     }
 
     /// Tells its node whose it is now, where it is in that one's hands already.
-    fn tell_anew(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+    pub(super) fn tell_anew(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
         let given = self.reservations.get(id).and_then(|r| r.handed_out.as_ref());
         let Some(withdrawn) = given.map(|given| given.withdrawn.clone()) else { return };
         self.revise(turn, id, withdrawn);
     }
 
-    fn check_window(&self, window: Window) -> Result<Window, Rejection> {
+    pub(super) fn check_window(&self, window: Window) -> Result<Window, Rejection> {
         let Window { starts_at, ends_at } = window;
         if starts_at > Timestamp::MAX_ACCEPTED || ends_at > Timestamp::MAX_ACCEPTED {
             return Err(Rejection::field("window", "beyond the year 9998"));
@@ -224,9 +236,16 @@ impl Fsm {
         id: &ReservationId,
         ends_at: Timestamp,
     ) -> Result<Reply, Rejection> {
+        if self.waits_to_move(id) {
+            // The end of the place that it waits for.
+            self.edit_reservation(turn, id, &to_end_at(ends_at), None)?;
+            return Ok(Reply::ReservationExtended { id: id.clone(), ends_at });
+        }
         self.check_extension(turn.actor, id, ends_at)?;
+        let (by, now) = (turn.actor.display_name(), self.now);
         if let Some(mut reservation) = self.reservations.get_mut(id) {
             reservation.window.ends_at = ends_at;
+            reservation.mark_changed(by, now);
         }
         self.revise(turn, id, None);
         turn.say(Event::ReservationExtended { reservation: id.clone(), ends_at });
@@ -239,13 +258,9 @@ impl Fsm {
         id: &ReservationId,
         ends_at: Timestamp,
     ) -> Result<(), Rejection> {
-        let reservation = self.open_reservation(id)?;
-        let given = reservation.handed_out.as_ref();
-        let cancelled = given
-            .is_some_and(|given| matches!(given.withdrawn, Some(Withdrawal::Cancelled { .. })));
-        if cancelled || reservation.state == ReservationState::Ending {
-            let state = if cancelled { "being cancelled" } else { "ending" }.to_owned();
-            return Err(Rejection::AlreadyEnded { id: id.to_string(), state });
+        let reservation = self.changeable(id)?;
+        if self.waits_to_move(id) {
+            return self.check_edit(actor, id, &to_end_at(ends_at), None).map(|_| ());
         }
         let window = Window { starts_at: reservation.window.starts_at, ends_at };
         if ends_at <= self.now || ends_at <= window.starts_at {
@@ -259,10 +274,27 @@ impl Fsm {
             let (owner, gpus) = (&reservation.owner, reservation.gpus.len());
             let starts_at = reservation.window.ends_at.max(self.now);
             let added = Window { starts_at, ends_at };
-            self.check_limits(actor, &Asked { owner, window, added, gpus, of: Some(id) })?;
+            let (of, later) = (Some(id), false);
+            self.check_limits(actor, &Asked { owner, window, added, gpus, of, later })?;
             calendar::extension(self, reservation, ends_at)?;
         }
         Ok(())
+    }
+
+    /// One that is neither over nor about to be.
+    pub(super) fn changeable(&self, id: &ReservationId) -> Result<&Reservation, Rejection> {
+        let reservation = self.open_reservation(id)?;
+        let cancelled = is_cancelled(reservation);
+        if cancelled || reservation.state == ReservationState::Ending {
+            let state = if cancelled { "being cancelled" } else { "ending" }.to_owned();
+            return Err(Rejection::AlreadyEnded { id: id.to_string(), state });
+        }
+        Ok(reservation)
+    }
+
+    /// Whether an edit of it waits for its node.
+    fn waits_to_move(&self, id: &ReservationId) -> bool {
+        self.reservations.get(id).is_some_and(|r| r.next.is_some())
     }
 
     pub(super) fn open_reservation(&self, id: &ReservationId) -> Result<&Reservation, Rejection> {
@@ -298,7 +330,7 @@ impl Fsm {
     }
 
     /// Whether an agent may still open it.
-    fn is_in_hands(&self, id: &ReservationId) -> bool {
+    pub(super) fn is_in_hands(&self, id: &ReservationId) -> bool {
         let given = self.reservations.get(id).and_then(|r| r.handed_out.as_ref());
         given.is_some_and(|given| given.held_until > self.now)
     }
@@ -312,6 +344,10 @@ impl Fsm {
         }
         let (by, node) = (turn.actor.display_name(), reservation.node.clone());
         turn.say(Event::WindowWithdrawn { reservation: id.clone(), node, by: by.clone() });
+        // A place that it waits for is free at once: no agent knows of it.
+        if let Some(mut reservation) = self.reservations.get_mut(id) {
+            reservation.next = None;
+        }
         self.revise(turn, id, Some(Withdrawal::Cancelled { by }));
     }
 
@@ -350,9 +386,11 @@ impl Fsm {
             return;
         };
         let Some((node, gpus)) = self.better_place(id) else { return };
+        let now = self.now;
         let Some(mut reservation) = self.reservations.get_mut(id) else { return };
         reservation.node = node.clone();
         reservation.gpus = gpus.clone();
+        reservation.mark_changed("fleet".to_owned(), now);
         turn.say(Event::ReservationMoved { reservation: id.clone(), node, gpus, why });
     }
 
@@ -509,6 +547,7 @@ impl Fsm {
         reservation.state = state;
         reservation.reason = reason;
         reservation.lease = None;
+        reservation.next = None;
         drop(reservation);
         self.ended_reservations.push_back(id.clone());
         if self.ended_reservations.len() > ENDED_RESERVATIONS_KEPT
@@ -564,7 +603,15 @@ pub(super) fn scheduled(
         imported: None,
         import: None,
         undone: false,
+        revision: 1,
+        changed: None,
+        next: None,
     }
+}
+
+/// The edit that moves only the end.
+fn to_end_at(ends_at: Timestamp) -> ReservationChange {
+    ReservationChange { ends_at: Some(ends_at), ..ReservationChange::default() }
 }
 
 /// Only an admin may act for somebody else.

@@ -192,7 +192,12 @@ impl Fsm {
             self.take_newer(turn, node, report);
         } else if report.revision == newest && !taken {
             turn.say(Event::WindowTaken { reservation: id.clone(), node: node.clone() });
+            let moved = withdraws_to_move(self.reservations.get(id));
             self.taken(turn, id);
+            if moved {
+                // What the node says of the old place says nothing of the new one.
+                return;
+            }
         }
         if report.revision >= newest && report.closed_at.is_some() {
             self.closed_by_node(turn, node, id);
@@ -243,6 +248,7 @@ impl Fsm {
             Some(Withdrawal::Moving { .. }) if scheduled && starts_at <= now => {
                 self.start_reservation(turn, id);
             }
+            Some(Withdrawal::Edited { .. }) if scheduled => self.settle_edit(turn, id),
             None | Some(_) => {}
         }
     }
@@ -271,6 +277,14 @@ impl Fsm {
             }
             return;
         }
+        let moved = r.gpus != report.gpus || r.window.starts_at != report.window.starts_at;
+        let may_move = matches!(r.state, ReservationState::Scheduled | ReservationState::Ended);
+        if moved && may_move {
+            // It was moved after the backup; by the state of the backup it may even be over.
+            self.ended_reservations.retain(|ended| ended != id);
+            self.adopt_window(turn, node, report);
+            return;
+        }
         if !r.is_open() {
             self.revise(turn, id, Some(Withdrawal::Ended));
             return;
@@ -281,13 +295,16 @@ impl Fsm {
             self.revise(turn, id, None);
             return;
         }
-        let with = self.shared_as_said(report);
+        let (with, now) = (self.shared_as_said(report), self.now);
         let Some(mut r) = self.reservations.get_mut(id) else { return };
         let changed = r.window.ends_at != ends_at;
         r.window.ends_at = ends_at;
         r.with = with;
+        r.next = None;
+        r.mark_changed(node.to_string(), now);
         if let Some(given) = &mut r.handed_out {
             given.revision = report.revision;
+            given.withdrawn = None;
         }
         drop(r);
         self.taken(turn, id);
@@ -310,16 +327,18 @@ impl Fsm {
         let own = self.reservations.get(id).map(|r| &r.node);
         let theirs = gpus.iter().filter_map(|uuid| Some(&self.gpus.get(uuid)?.node));
         let nodes: BTreeSet<&NodeName> = own.into_iter().chain(theirs).collect();
-        nodes
-            .into_iter()
-            .flat_map(|node| self.reservations.open_on(node))
-            .filter(|other| other.id != *id)
-            .filter(|other| {
-                matches!(other.state, ReservationState::Scheduled | ReservationState::Active)
-            })
-            .filter(|other| other.gpus.iter().any(|gpu| gpus.contains(gpu)))
-            .filter(|other| other.claim().overlaps(&window))
-            .map(|other| other.claim().starts_at.max(window.starts_at))
+        let claims = |other: &&Reservation| {
+            matches!(other.state, ReservationState::Scheduled | ReservationState::Active)
+        };
+        let here = nodes.iter().flat_map(|node| self.reservations.open_on(node)).filter(claims);
+        let here = here.map(|other| (other, &other.gpus, other.claim()));
+        let coming = nodes.iter().flat_map(|node| self.reservations.coming_to(node));
+        let coming = coming.map(|(other, next)| (other, &next.gpus, next.window));
+        here.chain(coming)
+            .filter(|(other, _, _)| other.id != *id)
+            .filter(|(_, theirs, _)| theirs.iter().any(|gpu| gpus.contains(gpu)))
+            .filter(|(_, _, claim)| claim.overlaps(&window))
+            .map(|(_, _, claim)| claim.starts_at.max(window.starts_at))
             .fold(window.ends_at, Timestamp::min)
     }
 
@@ -390,8 +409,16 @@ impl Fsm {
                 closed_at: None,
             }),
             usage: Usage::default(),
+            next: None,
             ..self.as_first_reserved(node, report)
         };
+        reservation.mark_changed(node.to_string(), self.now);
+        let count = u32::try_from(report.gpus.len()).unwrap_or(u32::MAX);
+        if reservation.wish.count != count {
+            // An edit after the backup asked for more or fewer.
+            reservation.wish.count = count;
+            reservation.wish.uuids.clear();
+        }
         reservation.with = self.shared_as_said(report);
         self.reservations.insert(reservation);
         self.note_own_doing(turn, node, report);
@@ -441,6 +468,9 @@ impl Fsm {
             imported: None,
             import: None,
             undone: false,
+            revision: 1,
+            changed: None,
+            next: None,
         }
     }
 
@@ -491,6 +521,13 @@ impl Fsm {
         node.enforcement = Some(switch.clone());
         turn.say(Event::EnforcementSwitched { node: name.clone(), switch: switch.clone() });
     }
+}
+
+/// Whether the order that its agent has yet to answer takes the window to another place.
+fn withdraws_to_move(r: Option<&Reservation>) -> bool {
+    let given = r.and_then(|r| r.handed_out.as_ref());
+    let withdrawn = given.and_then(|given| given.withdrawn.as_ref());
+    matches!(withdrawn, Some(Withdrawal::Moving { .. } | Withdrawal::Edited { .. }))
 }
 
 fn served(node: &NodeName) -> String {

@@ -139,7 +139,11 @@ fn kept(planner: &Planner<'_>, at: usize, kept_for: KeptAt) -> KeptFor {
 fn promised_to<'a>(fsm: &'a Fsm, gpu: &Gpu) -> Option<&'a Reservation> {
     let open = fsm.open_reservations_on(&gpu.node);
     let promised = open.filter(|r| r.lease.is_none() && r.gpus.contains(&gpu.uuid));
-    promised.min_by_key(|r| r.window.starts_at)
+    let coming = fsm.reservations_coming_to(&gpu.node);
+    let coming = coming.filter(|(_, next)| next.gpus.contains(&gpu.uuid));
+    let coming = coming.map(|(r, next)| (next.window.starts_at, r));
+    let all = promised.map(|r| (r.window.starts_at, r)).chain(coming);
+    all.min_by_key(|(starts_at, _)| *starts_at).map(|(_, r)| r)
 }
 
 /// Who has the GPUs of the node that are meant.

@@ -135,6 +135,9 @@ impl Entry {
                 | ReservationState::Cancelled => entry.uncertain = true,
             }
         }
+        for (_, next) in fsm.reservations_coming_to(&node.name) {
+            claims.push(claim_of(node, &next.gpus, next.window));
+        }
         for lease in fsm.leases_on(&node.name).filter(|lease| lease.parent.is_none()) {
             match (&lease.holder, end_of(fsm, lease)) {
                 (LeaseHolder::Reservation(_), _) => {}
@@ -174,9 +177,10 @@ fn claim_of(node: &Node, gpus: &[GpuUuid], window: Window) -> Claim {
 /// The earliest at which time alone can change something on the node, as long as nothing on the node changes.
 fn due_at_least(contents: &Contents<'_>) -> Option<Timestamp> {
     let reservations = contents.reservations.iter().filter_map(|r| match r.state {
-        ReservationState::Scheduled => match &r.handed_out {
-            None => Some(r.window.starts_at - HAND_OUT_AHEAD),
-            Some(_) => Some(r.window.starts_at),
+        ReservationState::Scheduled => match (&r.next, &r.handed_out) {
+            (Some(_), _) => r.edit_settles_at(),
+            (None, None) => Some(r.window.starts_at - HAND_OUT_AHEAD),
+            (None, Some(_)) => Some(r.window.starts_at),
         },
         // Its window is put into its agent's hands at the next occasion.
         ReservationState::Active if r.handed_out.is_none() => Some(Timestamp(0)),

@@ -74,7 +74,7 @@ impl Fsm {
         if let Some(node) = self.nodes.get(&reservation.node) {
             self.index.add(node, &reservation.gpus, reservation.window);
             if let Some(standing) = self.standings.get_mut(&node.name) {
-                standing.promise(node, &reservation);
+                standing.promise(node, &reservation.gpus, reservation.window.starts_at);
             }
         }
         self.reservations.insert(reservation);

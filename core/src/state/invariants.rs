@@ -111,6 +111,24 @@ impl Fsm {
                     windows.entry(gpu).or_default().push((claim, &r.id));
                 }
             }
+            if let Some(next) = &r.next {
+                let waits = r.state == ReservationState::Scheduled && r.is_unconfirmed();
+                must!(waits, "{} is {:?} and waits for its node to move", r.id, r.state);
+                let starts_at = next.window.starts_at.max(self.now);
+                let window = Window { starts_at, ends_at: next.window.ends_at };
+                for gpu in next.gpus.iter().filter(|_| window.ends_at > self.now) {
+                    let list = windows.entry(gpu).or_default();
+                    // It may overlap its own old place, whose claim was added last.
+                    match list.last_mut().filter(|(old, id)| *id == &r.id && old.overlaps(&window))
+                    {
+                        Some((old, _)) => {
+                            old.starts_at = old.starts_at.min(window.starts_at);
+                            old.ends_at = old.ends_at.max(window.ends_at);
+                        }
+                        None => list.push((window, &r.id)),
+                    }
+                }
+            }
             let has_lease = r.lease.as_ref().is_some_and(|l| self.leases.contains_key(l));
             let needs = matches!(r.state, ReservationState::Active | ReservationState::Ending);
             must!(has_lease == needs, "{} is {:?} and its lease is {:?}", r.id, r.state, r.lease);

@@ -22,7 +22,7 @@ use crate::limits::LimitsByGroup;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{JoinToken, Node};
 use crate::project::Projects;
-use crate::reservation::Reservation;
+use crate::reservation::{Place, Reservation};
 use crate::time::{Timestamp, Window};
 
 pub(crate) mod bits;
@@ -255,6 +255,19 @@ impl Fsm {
         window: &Window,
     ) -> impl Iterator<Item = &Reservation> {
         self.reservations.open_near(node, window)
+    }
+
+    /// Reservations that wait to get a place on the node, with that place: it counts as taken already.
+    pub fn reservations_coming_to(
+        &self,
+        node: &NodeName,
+    ) -> impl Iterator<Item = (&Reservation, &Place)> {
+        self.reservations.coming_to(node)
+    }
+
+    /// All that wait to get another place, with that place.
+    pub fn reservations_coming(&self) -> impl Iterator<Item = (&Reservation, &Place)> {
+        self.reservations.coming()
     }
 
     pub fn reservation(&self, id: &ReservationId) -> Option<&Reservation> {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::by_time::ByTime;
 use crate::id::ReservationId;
 use crate::name::{NodeName, UserName};
-use crate::reservation::Reservation;
+use crate::reservation::{Place, Reservation};
 use crate::time::Window;
 
 /// All reservations that are kept. Stored as one map.
@@ -28,6 +28,8 @@ pub(crate) struct ReservationBook {
     by_time: BTreeMap<NodeName, ByTime>,
     /// The same, of each owner.
     by_owner: BTreeMap<UserName, BTreeSet<ReservationId>>,
+    /// Those that wait to get a place on that node, see `Reservation::next`.
+    coming: BTreeMap<NodeName, BTreeSet<ReservationId>>,
     /// Nodes of which one came, went or may have changed since the last [`Self::take_touched`].
     touched: BTreeSet<NodeName>,
 }
@@ -44,13 +46,17 @@ impl From<BTreeMap<ReservationId, Reservation>> for ReservationBook {
         let mut by_node: BTreeMap<NodeName, BTreeSet<ReservationId>> = BTreeMap::new();
         let mut by_time: BTreeMap<NodeName, ByTime> = BTreeMap::new();
         let mut by_owner: BTreeMap<UserName, BTreeSet<ReservationId>> = BTreeMap::new();
+        let mut coming: BTreeMap<NodeName, BTreeSet<ReservationId>> = BTreeMap::new();
         for r in counting.values() {
+            if let Some(next) = &r.next {
+                coming.entry(next.node.clone()).or_default().insert(r.id.clone());
+            }
             by_node.entry(r.node.clone()).or_default().insert(r.id.clone());
             by_time.entry(r.node.clone()).or_default().insert(r);
             by_owner.entry(r.owner.clone()).or_default().insert(r.id.clone());
         }
-        let touched = by_node.keys().cloned().collect();
-        Self { counting, over, by_node, by_time, by_owner, touched }
+        let touched = by_node.keys().chain(coming.keys()).cloned().collect();
+        Self { counting, over, by_node, by_time, by_owner, coming, touched }
     }
 }
 
@@ -98,6 +104,20 @@ impl ReservationBook {
         ids.filter_map(|id| self.counting.get(id)).filter(|r| r.is_open())
     }
 
+    /// Those that wait to get a place on the node, by id, with that place.
+    pub(crate) fn coming_to(
+        &self,
+        node: &NodeName,
+    ) -> impl Iterator<Item = (&Reservation, &Place)> {
+        let ids = self.coming.get(node).into_iter().flatten();
+        ids.filter_map(|id| self.counting.get(id)).filter_map(|r| Some((r, r.next.as_deref()?)))
+    }
+
+    /// All that wait to get a place somewhere, with that place.
+    pub(crate) fn coming(&self) -> impl Iterator<Item = (&Reservation, &Place)> {
+        self.coming.keys().flat_map(|node| self.coming_to(node))
+    }
+
     /// Those of one owner that have not ended, by id.
     pub(crate) fn open_of(&self, owner: &UserName) -> impl Iterator<Item = &Reservation> {
         let ids = self.by_owner.get(owner).into_iter().flatten();
@@ -110,8 +130,11 @@ impl ReservationBook {
 
     /// What is derived from it is to be worked out again.
     pub(crate) fn touch(&mut self, id: &ReservationId) {
-        if let Some(r) = self.counting.get(id).filter(|r| !self.touched.contains(&r.node)) {
-            self.touched.insert(r.node.clone());
+        let Some(r) = self.counting.get(id) else { return };
+        for node in std::iter::once(&r.node).chain(r.next.as_ref().map(|next| &next.node)) {
+            if !self.touched.contains(node) {
+                self.touched.insert(node.clone());
+            }
         }
     }
 
@@ -147,15 +170,21 @@ impl ReservationBook {
         let on_nodes: usize = self.by_node.values().map(BTreeSet::len).sum();
         let by_time: usize = self.by_time.values().map(ByTime::len).sum();
         let of_owners: usize = self.by_owner.values().map(BTreeSet::len).sum();
+        let coming: usize = self.coming.values().map(BTreeSet::len).sum();
+        let waiting = self.counting.values().filter(|r| r.next.is_some()).count();
         let there = |r: &Reservation| {
             self.by_node.get(&r.node).is_some_and(|on| on.contains(&r.id))
                 && self.by_time.get(&r.node).is_some_and(|on| on.contains(r))
                 && self.by_owner.get(&r.owner).is_some_and(|of| of.contains(&r.id))
+                && r.next.as_ref().is_none_or(|next| {
+                    self.coming.get(&next.node).is_some_and(|to| to.contains(&r.id))
+                })
         };
         self.counting.values().all(|r| counts(r) && there(r))
             && on_nodes == self.counting.len()
             && by_time == self.counting.len()
             && of_owners == self.counting.len()
+            && coming == waiting
             && !self.over.values().any(counts)
     }
 
@@ -172,6 +201,10 @@ impl ReservationBook {
         let of_owner = self.by_owner.entry(reservation.owner.clone()).or_default();
         of_owner.insert(reservation.id.clone());
         self.touched.insert(reservation.node.clone());
+        if let Some(next) = &reservation.next {
+            self.coming.entry(next.node.clone()).or_default().insert(reservation.id.clone());
+            self.touched.insert(next.node.clone());
+        }
         self.counting.insert(reservation.id.clone(), reservation);
     }
 
@@ -185,6 +218,10 @@ impl ReservationBook {
             }
         }
         strike(&mut self.by_owner, &r.owner, id);
+        if let Some(next) = &r.next {
+            strike(&mut self.coming, &next.node, id);
+            self.touched.insert(next.node.clone());
+        }
         self.touched.insert(r.node.clone());
         Some(r)
     }

@@ -12,8 +12,9 @@ use super::contents::Contents;
 use super::share::Share;
 use super::wish::{GpuSet, place_of};
 use crate::id::ReservationId;
+use crate::name::GpuUuid;
 use crate::node::Node;
-use crate::reservation::{Reservation, ReservationState};
+use crate::reservation::ReservationState;
 use crate::time::Timestamp;
 
 /// See the head of this file.
@@ -53,12 +54,15 @@ impl Standing {
         }
         for reservation in &contents.reservations {
             match reservation.lease {
-                None => this.promise(node, reservation),
+                None => this.promise(node, &reservation.gpus, reservation.window.starts_at),
                 Some(_) if reservation.state == ReservationState::Active => {
                     this.active.push(reservation.id.clone());
                 }
                 Some(_) => {}
             }
+        }
+        for (_, next) in fsm.reservations_coming_to(&node.name) {
+            this.promise(node, &next.gpus, next.window.starts_at);
         }
         for a in &contents.attempts {
             let gpus = a.gpus.iter().filter_map(|uuid| place_of(node, uuid));
@@ -73,10 +77,9 @@ impl Standing {
         this
     }
 
-    /// Of a reservation that does not hold its GPUs yet.
-    pub(crate) fn promise(&mut self, node: &Node, reservation: &Reservation) {
-        let from = reservation.window.starts_at;
-        let gpus = reservation.gpus.iter().filter_map(|uuid| place_of(node, uuid));
+    /// Of a reservation that does not hold its GPUs yet, which begins at `from`.
+    pub(crate) fn promise(&mut self, node: &Node, gpus: &[GpuUuid], from: Timestamp) {
+        let gpus = gpus.iter().filter_map(|uuid| place_of(node, uuid));
         let gpus = gpus.fold(0, |set: GpuSet, place| set | place);
         let places = self.promised.iter_mut().enumerate();
         for (_, promised) in places.filter(|(at, _)| gpus >> at & 1 == 1) {

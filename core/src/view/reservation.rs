@@ -73,6 +73,8 @@ pub enum UnconfirmedChange {
     Cancelled,
     /// It goes to other GPUs.
     Moved,
+    /// Its owner moved it.
+    Edited,
     Ended,
     EarlierEnd,
     LaterEnd,
@@ -84,6 +86,7 @@ pub fn unconfirmed(fsm: &Fsm, r: &Reservation) -> Option<Unconfirmed> {
     let what = match (&given.withdrawn, given.held_until > r.window.ends_at) {
         (Some(Withdrawal::Cancelled { .. }), _) => UnconfirmedChange::Cancelled,
         (Some(Withdrawal::Moving { .. }), _) => UnconfirmedChange::Moved,
+        (Some(Withdrawal::Edited { .. }), _) => UnconfirmedChange::Edited,
         (Some(Withdrawal::Ended), _) => UnconfirmedChange::Ended,
         (None, true) => UnconfirmedChange::EarlierEnd,
         (None, false) if given.revision == given.epoch => UnconfirmedChange::Taken,

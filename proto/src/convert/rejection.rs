@@ -47,6 +47,8 @@ pub fn to_status(rejection: &Rejection) -> Status {
         Rejection::TokenRefused { .. } | Rejection::CodeRefused { .. } => Code::Unauthenticated,
         Rejection::MachineIdTaken { .. }
         | Rejection::AlreadyEnded { .. }
+        | Rejection::ChangedSince { .. }
+        | Rejection::NotChangeable { .. }
         | Rejection::NotRunning { .. }
         | Rejection::NoCheckpoints { .. }
         | Rejection::NotRestartable { .. }

@@ -40,6 +40,34 @@ pub struct Reservation {
     pub with: Vec<String>,
     /// The import that made it.
     pub import: Option<String>,
+    /// Raised by each change; an edit names the revision that its author saw.
+    pub revision: u64,
+    /// Where it moves once its node has released the place above; null: it moves nowhere.
+    pub next: Option<ReservationPlace>,
+}
+
+/// GPUs of a node for a window.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReservationPlace {
+    /// The node of the GPUs; null: not known.
+    pub node: Option<String>,
+    /// The GPUs.
+    pub gpus: Vec<GpuRef>,
+    /// When the window starts; null: not known.
+    pub starts_at: Option<Time>,
+    /// When the window ends; null: not known.
+    pub ends_at: Option<Time>,
+}
+
+impl From<pb::ReservationPlace> for ReservationPlace {
+    fn from(place: pb::ReservationPlace) -> Self {
+        Self {
+            node: text(&place.node),
+            gpus: place.gpus.into_iter().map(GpuRef::from).collect(),
+            starts_at: time(place.starts_at_unix_ms),
+            ends_at: time(place.ends_at_unix_ms),
+        }
+    }
 }
 
 impl From<pb::Reservation> for Reservation {
@@ -56,6 +84,8 @@ impl From<pb::Reservation> for Reservation {
             at_end: text(&reservation.at_end),
             with: reservation.with,
             import: text(&reservation.import),
+            revision: reservation.revision,
+            next: reservation.next.map(ReservationPlace::from),
             id: reservation.id,
             owner: reservation.owner,
             project: reservation.project,
@@ -67,11 +97,22 @@ impl From<pb::Reservation> for Reservation {
 impl Reservation {
     /// `titan01:0,1 (v100)`.
     pub fn gpus_shown(&self) -> String {
-        let names = gpu_names(&self.gpus);
-        match self.gpus.first().and_then(|gpu| gpu.model.as_ref()) {
-            Some(model) => format!("{names} ({model})"),
-            None => names,
-        }
+        with_model(&self.gpus)
+    }
+}
+
+impl ReservationPlace {
+    /// `titan01:0,1 (v100)`.
+    pub fn gpus_shown(&self) -> String {
+        with_model(&self.gpus)
+    }
+}
+
+fn with_model(gpus: &[GpuRef]) -> String {
+    let names = gpu_names(gpus);
+    match gpus.first().and_then(|gpu| gpu.model.as_ref()) {
+        Some(model) => format!("{names} ({model})"),
+        None => names,
     }
 }
 
@@ -94,6 +135,8 @@ impl Document for Reservation {
         "at_end",
         "with",
         "import",
+        "revision",
+        "next",
     ];
 }
 

@@ -13,7 +13,9 @@ impl Act for ReservationCommand {
             ReservationCommand::Create(_) | ReservationCommand::Import { .. } => any_user(actor),
             // Whose it is, its handler sees: it is several people's.
             ReservationCommand::UndoImport { .. } => any_user(actor),
-            ReservationCommand::Extend { id, .. } | ReservationCommand::Release { id } => {
+            ReservationCommand::Extend { id, .. }
+            | ReservationCommand::Release { id }
+            | ReservationCommand::Edit { id, .. } => {
                 owner_or_admin(actor, fsm.reservation(id).map(|r| &r.owner))
             }
         }
@@ -28,6 +30,10 @@ impl Act for ReservationCommand {
             ReservationCommand::UndoImport { id } => fsm.undoable(actor, id).map(|_| ()),
             ReservationCommand::Extend { id, ends_at } => fsm.check_extension(actor, id, *ends_at),
             ReservationCommand::Release { id } => fsm.open_reservation(id).map(|_| ()),
+            // Whether the GPUs are free, only the log decides.
+            ReservationCommand::Edit { id, change, seen } => {
+                fsm.check_edit(actor, id, change, *seen).map(|_| ())
+            }
         }
     }
 
@@ -46,6 +52,9 @@ impl Act for ReservationCommand {
                 fsm.extend_reservation(turn, id, *ends_at)
             }
             ReservationCommand::Release { id } => fsm.release_reservation(turn, id),
+            ReservationCommand::Edit { id, change, seen } => {
+                fsm.edit_reservation(turn, id, change, *seen)
+            }
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::command::{
     AccessCommand, AdmitController, AuditCommand, ClusterCommand, Command, ControllerCommand,
     CreateControllerToken, CreateJoinToken, CreateReservation, EndingCommand, Envelope, FirstPlace,
     GpuCommand, JobCommand, LimitsCommand, NodeCommand, ProjectCommand, RebootCommand,
-    RefusedRequests, Report, ReservationCommand, TokenCommand,
+    RefusedRequests, Report, ReservationChange, ReservationCommand, TokenCommand,
 };
 use crate::ending::{EndPolicy, GpuHolder, HolderStep, WindowUse};
 use crate::gpu::Presence;
@@ -49,7 +49,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 67, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 68, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -93,6 +93,30 @@ fn a_snapshot_from_the_future_or_a_damaged_one_is_refused() {
     assert!(Fsm::from_snapshot(b"").is_err());
 }
 
+/// A reservation that moves, with all that there is to change.
+fn edited(w: &mut World) {
+    w.reserve("bob", "r2", 1, Millis::hours(6), Millis::hours(1)).unwrap();
+    let change = ReservationChange {
+        starts_at: Some(w.now + Millis::hours(8)),
+        ends_at: Some(w.now + Millis::hours(9)),
+        gpus: Some(GpuRequest { count: 2, ..GpuRequest::default() }),
+        with: Some([super::world::user("ada")].into()),
+        note: Some("moved".to_owned()),
+    };
+    let edit = ReservationCommand::Edit { id: res("r2"), change, seen: Some(1) };
+    w.give(person("root"), Command::Reservation(edit)).unwrap();
+}
+
+/// A reservation that waits for its node to move.
+fn waits_to_move(w: &mut World) {
+    w.reserve_as(person("root"), "waits", 1, Millis::days(3), Millis::hours(1)).unwrap();
+    w.agents_answer = false;
+    let starts_at = Some(w.now + Millis::days(4));
+    let change = ReservationChange { starts_at, ..ReservationChange::default() };
+    let edit = ReservationCommand::Edit { id: res("waits"), change, seen: None };
+    w.give(person("root"), Command::Reservation(edit)).unwrap();
+}
+
 /// Every command at least once, in a history that makes sense.
 fn history() -> World {
     let mut w = World::with(&["titan01", "titan02", "titan03"]);
@@ -100,13 +124,13 @@ fn history() -> World {
     w.give(Actor::controller(), Command::Cluster(ClusterCommand::SetVersion { version: 1 }))
         .unwrap();
     w.reserve("ada", "r1", 2, Millis::ZERO, Millis::hours(4)).unwrap();
-    w.reserve("bob", "r2", 1, Millis::hours(6), Millis::hours(1)).unwrap();
     let ends_at = w.now + Millis::hours(5);
     w.give(
         person("ada"),
         Command::Reservation(ReservationCommand::Extend { id: res("r1"), ends_at }),
     )
     .unwrap();
+    edited(&mut w);
     w.submit("ada", "a", JobSpec { reservation: Some(res("r1")), ..training() }).unwrap();
     w.submit("bob", "b", training()).unwrap();
     w.submit("bob", "c", plain(2)).unwrap();
@@ -205,6 +229,7 @@ fn reported_twice(w: &mut World) {
     facts.gpus[3].uuid = card.unwrap().uuid.clone();
     w.report("titan01", Report::Facts { facts }).unwrap();
     assert_eq!(w.fsm.node(&node("titan01")).unwrap().facts.gpus.len(), 1);
+    waits_to_move(w);
 }
 
 /// A node is closed, emptied and opened again.

@@ -9,6 +9,7 @@ mod begin;
 mod busy;
 mod claims;
 mod controllers;
+mod edit;
 mod ending;
 mod endurance;
 mod eviction;

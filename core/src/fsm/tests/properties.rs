@@ -10,13 +10,14 @@ use crate::allocation::AttemptEnd;
 use crate::calendar::tests::places;
 use crate::command::{
     ClusterCommand, Command, EndingCommand, GpuCommand, JobCommand, NodeCommand, RebootCommand,
-    Report, ReservationCommand,
+    Report, ReservationChange, ReservationCommand,
 };
 use crate::ending::{EndPolicy, WindowUse};
 use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::node::Liveness;
+use crate::reservation::GpuRequest;
 use crate::scheduler;
 use crate::state::Fsm;
 use crate::time::{Millis, Window};
@@ -40,6 +41,13 @@ enum Step {
     Extend {
         which: usize,
         minutes: u64,
+    },
+    /// Moves one by so many minutes, or to so many GPUs, or only changes its end.
+    Edit {
+        which: usize,
+        kind: usize,
+        minutes: u64,
+        gpus: u32,
     },
     AtEnd {
         which: usize,
@@ -147,6 +155,8 @@ fn step() -> impl Strategy<Value = Step> {
         ),
         1 => some.clone().prop_map(|which| Step::Release { which }),
         1 => (some.clone(), 1..200_u64).prop_map(|(which, minutes)| Step::Extend { which, minutes }),
+        3 => (some.clone(), 0..4_usize, 0..300_u64, 1..5_u32)
+            .prop_map(|(which, kind, minutes, gpus)| Step::Edit { which, kind, minutes, gpus }),
         5 => (0..3_usize, 0..5_u32, any::<bool>(), proptest::option::of(some.clone()))
             .prop_map(|(who, gpus, saves, within)| Step::Submit { who, gpus, saves, within }),
         1 => some.clone().prop_map(|which| Step::Cancel { which }),
@@ -216,6 +226,7 @@ fn take(w: &mut World, number: usize, step: &Step) {
                 ));
             }
         }
+        Step::Edit { which, kind, minutes, gpus } => edit(w, *which, *kind, *minutes, *gpus),
         Step::AtEnd { which, policy, rule } => at_end(w, *which, EndPolicy::ALL[*policy], *rule),
         Step::Use { which, seen, came } => {
             let nobody = WindowUse::Nobody { since_ms: Millis::minutes(20) };
@@ -350,6 +361,27 @@ fn take(w: &mut World, number: usize, step: &Step) {
         Step::Thaw => drop(w.give(person("root"), Command::Cluster(ClusterCommand::ThawEvictions))),
         Step::Pass { minutes } => w.pass(Millis::minutes(*minutes)),
     }
+}
+
+/// A refused edit changes nothing.
+fn edit(w: &mut World, which: usize, kind: usize, minutes: u64, gpus: u32) {
+    let Some(id) = pick(w.fsm.open_reservations().map(|r| r.id.clone()), which) else { return };
+    let at = Some(w.now + Millis::minutes(minutes));
+    let wish = GpuRequest { count: gpus, ..GpuRequest::default() };
+    let mut change = match kind {
+        0 => ReservationChange { starts_at: at, ..ReservationChange::default() },
+        1 => ReservationChange { ends_at: at, ..ReservationChange::default() },
+        2 => ReservationChange { gpus: Some(wish), ..ReservationChange::default() },
+        _ => ReservationChange { starts_at: at, gpus: Some(wish), ..ReservationChange::default() },
+    };
+    change.note = minutes.is_multiple_of(5).then(|| "moved".to_owned());
+    let command = Command::Reservation(ReservationCommand::Edit { id, change, seen: None });
+    let envelope = w.envelope(person("root"), command.clone());
+    let mut trial = w.fsm.clone();
+    if trial.apply(w.index + 1, &envelope).reply.is_err() {
+        assert!(trial.reservations().eq(w.fsm.reservations()));
+    }
+    drop(w.give(person("root"), command));
 }
 
 fn at_end(w: &mut World, which: usize, at_end: EndPolicy, rule: bool) {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::reservation::{Edited, fmt_done, fmt_lapsed, fmt_unshared, window_from};
 use super::{gpu_list, gpu_name, list};
 use crate::checkpoint::{Content, Facts, Presence};
 use crate::ending::{GpuHolder, HolderStep};
@@ -11,7 +12,7 @@ use crate::limits::ReservationLimits;
 use crate::name::{GpuUuid, GroupName, NodeName, ProjectName, UserName};
 use crate::node::Liveness;
 use crate::project::Project;
-use crate::time::{Millis, Timestamp};
+use crate::time::{Millis, Timestamp, Window};
 use crate::view::Names;
 
 /// The GPU by its name, which names the node too; else the node.
@@ -20,7 +21,7 @@ fn subject(names: &dyn Names, node: &NodeName, gpu: Option<&GpuUuid>) -> String 
 }
 
 /// `titan01:0, titan01:1`; the node too where a GPU has no name to say it.
-fn placed(names: &dyn Names, node: &NodeName, gpus: &[GpuUuid]) -> String {
+pub(super) fn placed(names: &dyn Names, node: &NodeName, gpus: &[GpuUuid]) -> String {
     let gpu_names = gpu_list(names, gpus);
     match gpus.iter().all(|uuid| names.gpu(uuid).is_some_and(|name| name.node == *node)) {
         true if !gpus.is_empty() => gpu_names,
@@ -240,7 +241,7 @@ fn fmt_defaults(
 fn fmt_limits(
     f: &mut fmt::Formatter<'_>,
     group: &GroupName,
-    limits: Option<&ReservationLimits>,
+    limits: &Option<ReservationLimits>,
     by: &str,
 ) -> fmt::Result {
     write!(f, "limits on reservations of group {group} ")?;
@@ -253,8 +254,8 @@ fn fmt_limits(
 fn fmt_project(
     f: &mut fmt::Formatter<'_>,
     name: &ProjectName,
-    now: Option<&Project>,
-    before: Option<&Project>,
+    now: &Option<Project>,
+    before: &Option<Project>,
     by: &str,
 ) -> fmt::Result {
     match (now, before) {
@@ -264,6 +265,15 @@ fn fmt_project(
         }
         (None, _) => write!(f, "project {name} removed by {by}"),
     }
+}
+
+fn fmt_half_life(
+    f: &mut fmt::Formatter<'_>,
+    half_life: Millis,
+    before: Millis,
+    by: &str,
+) -> fmt::Result {
+    write!(f, "use counts half after {half_life}, set by {by}; it was {before}")
 }
 
 /// With the fleet's default, where that counts.
@@ -322,6 +332,14 @@ impl Event {
             }
             Event::ReservationWentOn { ends_at, .. } => {
                 format!("{sentence}; it ends in {} now", length(ends_at))
+            }
+            Event::ReservationEdited { by, edit, waits_for, .. } => {
+                Edited { by, edit, waits_for: waits_for.as_ref(), then: Some(then), names }
+                    .to_string()
+            }
+            Event::ReservationEditDone { starts_at, ends_at, .. } => {
+                let window = Window { starts_at: *starts_at, ends_at: *ends_at };
+                format!("{sentence}, {}", window_from(then, window))
             }
             Event::ReservationCreated { starts_at, ends_at, .. } => {
                 let (begins, lasts) = (starts_at.since(then), ends_at.since(*starts_at));
@@ -423,10 +441,13 @@ impl Event {
                 write!(f, ": {}", placed(names, node, gpus))?;
                 if *adopts { write!(f, ", with what runs there already") } else { Ok(()) }
             }
-            E::ReservationUnshared { user, .. } => {
-                write!(f, "no longer shared with {user}, whose account is closed")
-            }
+            E::ReservationUnshared { user, .. } => fmt_unshared(f, user),
             E::ReservationExtended { .. } => write!(f, "reservation extended"),
+            E::ReservationEdited { by, edit, waits_for, .. } => {
+                Edited { by, edit, waits_for: waits_for.as_ref(), then: None, names }.write(f)
+            }
+            E::ReservationEditDone { node, gpus, .. } => fmt_done(f, &placed(names, node, gpus)),
+            E::ReservationEditLapsed { node, .. } => fmt_lapsed(f, node),
             E::ReservationMoved { node, gpus, why, .. } => {
                 write!(f, "moved to {}: {why}", placed(names, node, gpus))
             }
@@ -501,15 +522,9 @@ impl Event {
             E::ReservationRulesSet { rules, before, by } => {
                 write!(f, "rules for reservations set by {by}: {rules}; they were: {before}")
             }
-            E::ReservationLimitsSet { group, limits, by } => {
-                fmt_limits(f, group, limits.as_ref(), by)
-            }
-            E::ProjectSet { project, now, before, by } => {
-                fmt_project(f, project, now.as_ref(), before.as_ref(), by)
-            }
-            E::HalfLifeSet { half_life, before, by } => {
-                write!(f, "use counts half after {half_life}, set by {by}; it was {before}")
-            }
+            E::ReservationLimitsSet { group, limits, by } => fmt_limits(f, group, limits, by),
+            E::ProjectSet { project, now, before, by } => fmt_project(f, project, now, before, by),
+            E::HalfLifeSet { half_life, before, by } => fmt_half_life(f, *half_life, *before, by),
             E::ReservationAtEndSet { at_end, by, .. } => {
                 write!(f, "at its end {}, by {by}", at_end.word())
             }

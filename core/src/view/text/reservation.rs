@@ -2,7 +2,12 @@
 
 use std::fmt;
 
+use super::event::placed;
 use super::list;
+use crate::name::{NodeName, UserName};
+use crate::reservation::Edit;
+use crate::time::{Millis, Timestamp, Window};
+use crate::view::Names;
 use crate::view::Unconfirmed;
 use crate::view::reservation::{BrokenGpus, UnconfirmedChange as Change};
 
@@ -37,6 +42,12 @@ impl fmt::Display for Unconfirmed {
             Change::Moved => {
                 write!(f, "it moves to other GPUs once {node} has released these")
             }
+            Change::Edited => {
+                write!(
+                    f,
+                    "it waits for {node} to release it; then it moves. Until then both places count as taken"
+                )
+            }
             Change::Ended => {
                 write!(f, "{node} has not confirmed its end; until then its GPUs count as given")
             }
@@ -54,4 +65,81 @@ impl fmt::Display for Unconfirmed {
             ),
         }
     }
+}
+
+/// `in 2h for 1h`, of a window as it is seen then.
+pub(super) fn window_from(then: Timestamp, window: Window) -> String {
+    let lasts = window.ends_at.since(window.starts_at.max(then));
+    match window.starts_at.since(then) {
+        Millis::ZERO => format!("from now for {lasts}"),
+        begins => format!("in {begins} for {lasts}"),
+    }
+}
+
+/// What an edit changed, from what to what.
+pub(super) struct Edited<'a> {
+    pub(super) by: &'a str,
+    pub(super) edit: &'a Edit,
+    pub(super) waits_for: Option<&'a NodeName>,
+    /// The moment from which lengths are counted; without it no times are named.
+    pub(super) then: Option<Timestamp>,
+    pub(super) names: &'a dyn Names,
+}
+
+impl fmt::Display for Edited<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f)
+    }
+}
+
+impl Edited<'_> {
+    pub(super) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        match (&self.edit.window, self.then) {
+            (Some((was, is)), Some(then)) => {
+                let (was, is) = (window_from(then, *was), window_from(then, *is));
+                parts.push(format!("time {is} (before: {was})"));
+            }
+            (Some(_), None) => parts.push("time".to_owned()),
+            (None, _) => {}
+        }
+        if let Some((was, is)) = &self.edit.place {
+            let [was, is] = [was, is].map(|(node, gpus)| placed(self.names, node, gpus));
+            parts.push(format!("GPUs {is} (before: {was})"));
+        }
+        if let Some((was, is)) = &self.edit.with {
+            let none = || "nobody".to_owned();
+            let [was, is] = [was, is].map(|with| match with.is_empty() {
+                true => none(),
+                false => list(&with.iter().collect::<Vec<_>>()),
+            });
+            parts.push(format!("shared with {is} (before: {was})"));
+        }
+        if let Some((was, is)) = &self.edit.note {
+            parts.push(format!("note {is:?} (before: {was:?})"));
+        }
+        write!(f, "{} changed the reservation: {}", self.by, parts.join("; "))?;
+        match self.waits_for {
+            Some(node) => write!(f, "; it waits for {node} to release the old place"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An edit that waited for its node is done.
+pub(super) fn fmt_done(f: &mut fmt::Formatter<'_>, gpus: &str) -> fmt::Result {
+    write!(f, "the reservation moved to {gpus}")
+}
+
+/// An edit that waited for its node came too late.
+pub(super) fn fmt_lapsed(f: &mut fmt::Formatter<'_>, node: &NodeName) -> fmt::Result {
+    write!(
+        f,
+        "the reservation stays as it was: its new time passed before {node} had released the old place"
+    )
+}
+
+/// The account of somebody who shared it was closed.
+pub(super) fn fmt_unshared(f: &mut fmt::Formatter<'_>, user: &UserName) -> fmt::Result {
+    write!(f, "no longer shared with {user}, whose account is closed")
 }

@@ -275,6 +275,8 @@ pub(super) fn reservation() -> pb::Reservation {
         at_end: "extend-if-free".to_owned(),
         with: vec!["bob".to_owned(), "eve".to_owned()],
         import: String::new(),
+        revision: 3,
+        next: None,
     }
 }
 
