@@ -50,6 +50,8 @@ pub(crate) enum Bug {
     ReleasedBeforeEmpty,
     /// Fleet time is whatever the leader's wall clock says.
     WallClockBelieved,
+    /// A reservation that moves has its new place at once, and nobody counts the one that its node may still open.
+    OldStartForgotten,
     /// The calendar's index does not hear that a reservation was released.
     ReleaseNotIndexed,
 }
@@ -70,18 +72,19 @@ pub(crate) const ALL: &[Known] = &[
     known("vote-not-synced", Bug::VoteNotSynced, 5),
     known("log-not-synced", Bug::LogNotSynced, 5),
     known("applied-twice", Bug::AppliedTwice, 5),
-    known("epoch-check-off", Bug::EpochCheckOff, 12),
+    known("epoch-check-off", Bug::EpochCheckOff, 18),
     known("fence-off", Bug::FenceOff, 2),
     known("silence-frees-gpus", Bug::SilenceFreesGpus, 2),
-    known("stale-reads", Bug::StaleReads, 3),
+    known("stale-reads", Bug::StaleReads, 4),
     known("absence-stops", Bug::AbsenceStops, 2),
-    known("stale-checkpoint-triggers", Bug::StaleCheckpointTriggers, 27),
-    known("torn-counts", Bug::TornCounts, 23),
-    known("queue-first", Bug::QueueFirst, 2),
+    known("stale-checkpoint-triggers", Bug::StaleCheckpointTriggers, 29),
+    known("torn-counts", Bug::TornCounts, 27),
+    known("queue-first", Bug::QueueFirst, 3),
     known("requests-forgotten", Bug::RequestsForgotten, 1),
     known("released-before-empty", Bug::ReleasedBeforeEmpty, 1),
     known("wall-clock-believed", Bug::WallClockBelieved, 18),
-    known("release-not-indexed", Bug::ReleaseNotIndexed, 2),
+    known("old-start-forgotten", Bug::OldStartForgotten, 11),
+    known("release-not-indexed", Bug::ReleaseNotIndexed, 3),
 ];
 
 pub(crate) fn named(name: &str) -> Option<Bug> {
@@ -162,6 +165,14 @@ fn with_bug(
     }
     match bug {
         Bug::QueueFirst => queue_first(fsm, index, envelope, outcome),
+        Bug::OldStartForgotten => {
+            if matches!(envelope.command, Command::Reservation(ReservationCommand::Edit { .. }))
+                && let Some(moved) = moved_at_once(fsm)
+            {
+                *fsm = moved;
+            }
+            outcome
+        }
         _ => outcome,
     }
 }
@@ -179,6 +190,19 @@ fn queue_first(fsm: &mut Fsm, index: u64, envelope: &Envelope, mut outcome: Outc
         outcome.events.extend(fsm.apply(index, &plan).events);
     }
     outcome
+}
+
+/// The same state, in which each reservation that waits to move has moved, and its node gets that as its newest order.
+fn moved_at_once(fsm: &Fsm) -> Option<Fsm> {
+    let mut document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
+    for reservation in document.pointer_mut("/fsm/reservations")?.as_object_mut()?.values_mut() {
+        let reservation = reservation.as_object_mut()?;
+        let Some(serde_json::Value::Object(next)) = reservation.remove("next") else { continue };
+        reservation.extend(next);
+        let given = reservation.get_mut("handed_out")?.as_object_mut()?;
+        given.insert("withdrawn".to_owned(), serde_json::Value::Null);
+    }
+    Fsm::from_snapshot(&serde_json::to_vec(&document).ok()?).ok()
 }
 
 /// The same state with the word that jobs must leave taken out of it, so that nothing is held for them.

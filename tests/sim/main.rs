@@ -26,6 +26,7 @@ mod net;
 mod oracle;
 mod os;
 mod pki;
+mod promised;
 mod restore;
 mod rng;
 mod roster;
@@ -79,6 +80,8 @@ const HAPPENS: &[&str] = &[
     "NodeRebooted",
     "NodeUncordoned",
     "ReservationDelayed",
+    "ReservationEdited",
+    "ReservationEditDone",
     "ReservationEnded",
     "ReservationExtended",
     "Replaced",

@@ -17,6 +17,7 @@ use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
 
 use crate::held;
+use crate::promised;
 use crate::scene::{Scene, kind};
 
 /// How far fleet time may be ahead of the truth: a step that is taken over without a majority, and what
@@ -33,6 +34,8 @@ pub(crate) enum Done {
     /// And who it is shared with.
     Reserved(ReservationId, Option<UserName>),
     Extended(ReservationId, Timestamp),
+    /// The revision that it had afterwards.
+    Edited(ReservationId, u64),
     Released(ReservationId),
     Submitted(JobId),
     Cancelled(JobId),
@@ -85,6 +88,11 @@ impl Oracle {
     pub(crate) fn acknowledged(&mut self, request: String, done: Done, at_us: u64) {
         let index = self.newest_index();
         self.done.insert(request, Acknowledged { done, at_us, index });
+    }
+
+    /// The owner is about to move it: an end that was acknowledged before says nothing any more.
+    pub(crate) fn moves(&mut self, id: &ReservationId) {
+        self.done.retain(|_, one| !matches!(&one.done, Done::Extended(of, _) if of == id));
     }
 
     /// Whether this many nodes have joined.
@@ -168,6 +176,7 @@ impl Oracle {
             let ahead = fsm.now().since(now);
             return Err(format!("after entry {index} fleet time is {} s ahead", ahead.0 / 1_000));
         }
+        promised::judge(scene, fsm).map_err(|what| format!("after entry {index}: {what}"))?;
         if let Some(before) = before {
             held::judge((before, fsm), (index, envelope), &outcome.events)?;
         }
@@ -282,6 +291,9 @@ impl Oracle {
                     .is_some_and(|r| r.note == *request && with.iter().eq(&r.with)),
                 Done::Extended(id, ends_at) => {
                     fsm.reservation(id).is_some_and(|r| r.window.ends_at >= *ends_at)
+                }
+                Done::Edited(id, revision) => {
+                    fsm.reservation(id).is_some_and(|r| r.revision >= *revision)
                 }
                 Done::Released(id) => fsm.reservation(id).is_some_and(|r| {
                     !matches!(r.state, ReservationState::Scheduled | ReservationState::Active)

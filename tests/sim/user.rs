@@ -1,4 +1,4 @@
-//! One user: reserves, extends, releases, submits, cancels, reads; tries again with the same request id.
+//! One user: reserves, extends, moves, releases, submits, cancels, reads; tries again with the same request id.
 //!
 //! Speaks the product's gRPC API. A user knows all controllers and follows the name of the leader in a
 //! refusal, as the CLI does. What was answered goes to the judge; what was not may have happened or not.
@@ -122,6 +122,7 @@ impl User {
             }
             match dice {
                 0..=1 => self.reserve().await,
+                2 if self.requests.is_multiple_of(2) => self.edit().await,
                 2 => self.extend().await,
                 3 => self.release().await,
                 4..=7 => self.submit().await,
@@ -235,6 +236,10 @@ impl User {
         {
             self.scene.violation(format!("{request} gave {} and then {}", made.id, again.id));
         }
+        // Only one that has not started moves, and most start at once.
+        if *starts > 0 && self.rng.chance(60) {
+            self.edit().await;
+        }
     }
 
     /// Every fourth request shares with the other user, who has mostly been seen by then.
@@ -260,6 +265,31 @@ impl User {
         self.tell(&format!("{request} extend {id}"), &answer);
         if let Answer::Yes(made) = answer {
             self.acknowledged(request, Done::Extended(id, Timestamp(made.ends_at_unix_ms)));
+        }
+    }
+
+    /// Moves one to a later time, to other GPUs, or both.
+    async fn edit(&mut self) {
+        let Some(id) = self.reservations.last().cloned() else { return };
+        let (meta, now) = (self.meta(), self.now());
+        let request = meta.request_id.clone();
+        let later = self.rng.between(1_000, 12_000);
+        let count = self.rng.between(0, 2) as u32;
+        let wish = v1::EditReservationRequest {
+            meta: Some(meta),
+            id: id.to_string(),
+            starts_at_unix_ms: if count == 0 || self.rng.chance(60) { now + later } else { 0 },
+            gpus: (count > 0).then(|| v1::GpuWish { count, ..Default::default() }),
+            ..Default::default()
+        };
+        // Whether it is done is not known before it is answered.
+        self.scene.oracle().moves(&id);
+        let answer = self
+            .ask(wish, |mut client, wish| async move { client.edit_reservation(wish).await })
+            .await;
+        self.tell(&format!("{request} edit {id}"), &answer);
+        if let Answer::Yes(made) = answer {
+            self.acknowledged(request, Done::Edited(id, made.revision));
         }
     }
 
