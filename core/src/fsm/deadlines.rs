@@ -16,7 +16,7 @@ use crate::time::{Millis, Timestamp};
 /// one percent, and messages take time.
 pub(crate) const LOST_MARGIN: Millis = Millis::secs(5);
 
-/// While jobs wait, the queue is looked through again this often, in whole steps of the fleet's time.
+/// While a place is kept, the queue is looked through again this often, in whole steps of the fleet's time.
 const LOOK_AGAIN: Millis = Millis::minutes(1);
 
 const SILENT_FOR_LONGER: &str = "its node was silent for longer than the job allows";
@@ -46,10 +46,11 @@ impl Fsm {
         nodes.chain(self.paused.values().copied()).chain(others).min()
     }
 
-    /// While jobs wait, their order is worked out again now and then: use fades, waits get long, a kept place may slip.
+    /// Time alone changes who comes first: use fades, waits get long. But nothing starts by that: only a place that is kept
+    /// may slip, or be kept for somebody else.
     fn next_look(&self) -> Option<Timestamp> {
         let next = Timestamp((self.now.0 / LOOK_AGAIN.0 + 1) * LOOK_AGAIN.0);
-        (!self.queue.is_empty()).then_some(next)
+        self.first_place().map(|_| next)
     }
 
     /// The next instant at which time alone changes something on the node.

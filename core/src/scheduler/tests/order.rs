@@ -292,3 +292,16 @@ fn an_old_job_that_is_restarted_begins_to_wait_again() {
     let place = |name: &str| waiting[&JobId::parse(name).unwrap()].place;
     assert_eq!((place("job-bob00"), place("job-ada00")), (1, 2));
 }
+
+#[test]
+fn while_a_place_is_kept_the_queue_is_looked_through_each_minute() {
+    let mut story = fleet(1, 2);
+    story.send("ada", 0, 1, &on(1, 10));
+    story.place();
+    let quiet = story.fsm.next_deadline();
+    story.send("bob", 0, 1, &on(2, 10));
+    assert_eq!(story.fsm.next_deadline(), quiet, "nothing starts by the passing of time");
+    story.place();
+    let next = story.fsm.next_deadline().unwrap();
+    assert!(next > story.fsm.now() && next.since(story.fsm.now()) <= Millis::minutes(1));
+}
