@@ -49,6 +49,9 @@ const fn roots() -> [u128; FRACTION_BITS as usize] {
 
 /// What is left of 1 after that time, as a fraction.
 fn left_after(time: Millis, half_life: Millis) -> u128 {
+    if time == Millis::ZERO {
+        return ONE;
+    }
     let half_life = u128::from(half_life.0.max(1));
     let time = u128::from(time.0);
     let Some(halvings) = u32::try_from(time / half_life).ok().filter(|n| *n < FRACTION_BITS) else {

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use crate::allocation::Allocation;
-use crate::calendar::known_end;
 use crate::fair_share::{Amount, Rate, UseOf};
+use crate::job::Job;
 use crate::name::{ProjectName, UserName};
 use crate::project::Project;
 use crate::reservation::{Reservation, ReservationState};
@@ -60,7 +60,7 @@ impl<'a> Tally<'a> {
             let gpus = u32::try_from(allocation.gpus.len()).unwrap_or(u32::MAX);
             let rate = Rate::of(gpus, allocation.cpu_millis);
             let from = allocation.started_at.unwrap_or(now);
-            let end = known_end(fsm, allocation);
+            let end = end_of(allocation, job, now);
             this.holds((&job.spec.project, &job.owner), UseOf { rate, from, to: end }, fsm);
         }
         let active = |r: &&Reservation| r.state == ReservationState::Active;
@@ -99,6 +99,14 @@ impl<'a> Tally<'a> {
         let since = fsm.now() - ACTIVE_FOR;
         let people = self.projects.get(project).into_iter().flat_map(BTreeMap::values);
         (people.filter(|had| had.last >= since).count() as u64).max(1)
+    }
+}
+
+/// By when an attempt outside of reservations is over.
+fn end_of(allocation: &Allocation, job: &Job, now: Timestamp) -> Timestamp {
+    match &allocation.stop {
+        Some(stop) => stop.at + stop.grace,
+        None => allocation.time_limit_at.unwrap_or(now + job.time_left()),
     }
 }
 
