@@ -138,17 +138,18 @@ struct Round<'a> {
     placed: BTreeSet<&'a JobId>,
 }
 
-/// Serves the queue in its order while anything can be placed, and says no word about the jobs that wait. `at_turn` is
-/// called with each job before it is served.
+/// Serves the queue in its order while anything can be placed, and says no word about the jobs that wait. `order` is asked
+/// for only where something is free, `at_turn` is called with each job before it is served.
 fn serve<'a>(
     fsm: &'a Fsm,
-    mut order: Order<'a>,
+    order: impl FnOnce() -> Order<'a>,
     mut at_turn: impl FnMut(&Planner<'a>, &'a Job),
 ) -> Round<'a> {
     let mut planner = Planner::new(Capacity::of(fsm));
     let mut holds = HeldPlaces::default();
     let (mut placements, mut placed) = (Vec::new(), BTreeSet::new());
     let mut spent = planner.is_spent();
+    let mut order = if spent { Order::default() } else { order() };
     while !spent && let Some(job) = order.next() {
         holds.before(&mut planner, fsm, job);
         at_turn(&planner, job);
@@ -198,7 +199,7 @@ pub struct Next {
 
 /// What is to be done now. It is asked for after every change, and looks no further than it must.
 pub fn next(fsm: &Fsm) -> Next {
-    let Round { placements, first, .. } = serve(fsm, Order::of(fsm), |_, _| ());
+    let Round { placements, first, .. } = serve(fsm, || Order::of(fsm), |_, _| ());
     Next { placements, first }
 }
 
@@ -211,7 +212,7 @@ pub fn placements(fsm: &Fsm) -> Vec<Placement> {
 pub fn plan(fsm: &Fsm) -> Plan {
     let order = Order::of(fsm);
     let Round { mut planner, mut holds, placements, placed, .. } =
-        serve(fsm, order.clone(), |_, _| ());
+        serve(fsm, || order.clone(), |_, _| ());
     holds.at_last(&mut planner, fsm);
     let mut plan = Plan { placements, ..Plan::default() };
     // Those that wait are foreseen as they will be served, when each gets its turn.
@@ -238,12 +239,15 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     let order = Order::of(fsm);
     let job = fsm.queue().find(|job| job.id == *id)?;
     let mut verdicts = Vec::new();
-    let Round { mut planner, mut holds, placed, .. } =
-        serve(fsm, order.clone(), |planner, served| {
+    let Round { mut planner, mut holds, placed, .. } = serve(
+        fsm,
+        || order.clone(),
+        |planner, served| {
             if served.id == *id {
                 verdicts = verdicts_on_all(planner, job);
             }
-        });
+        },
+    );
     if verdicts.is_empty() {
         verdicts = verdicts_on_all(&planner, job);
     }
@@ -387,7 +391,7 @@ pub fn satisfiable_on(fsm: &Fsm, owner: &UserName, spec: &JobSpec, node: &NodeNa
 
 /// Whether the job would start at once if it were submitted now; else why not.
 pub fn could_start_now(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<(), Rejection> {
-    let Round { mut planner, mut holds, .. } = serve(fsm, Order::of(fsm), |_, _| ());
+    let Round { mut planner, mut holds, .. } = serve(fsm, || Order::of(fsm), |_, _| ());
     holds.at_last(&mut planner, fsm);
     let ask = Ask::new(&planner.capacity, owner, spec);
     match planner.serve(&ask) {

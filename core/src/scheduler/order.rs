@@ -50,7 +50,7 @@ impl Group<'_> {
 }
 
 /// The queue, as it is served.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Order<'a> {
     half_life: Millis,
     /// Those that come before all others, in this order.
