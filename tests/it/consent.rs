@@ -48,6 +48,7 @@ fn destroying(things: &Things) -> Vec<Vec<&str>> {
         vec!["audit", "prune", "--before", "now", export],
         vec!["user", "disable", OTHER, "--reason", "x"],
         vec!["user", "revoke", OTHER, "--reason", "x"],
+        vec!["project", "rm", "default"],
         vec!["controller", "remove", "1"],
         vec!["controller", "reset-clock"],
         vec!["controller", "thaw-evictions"],
@@ -58,6 +59,8 @@ fn destroying(things: &Things) -> Vec<Vec<&str>> {
         vec!["reserve", "-G", "1", "-t", "1h", "--for", "nobodi"],
         vec!["reserve", "-G", "1", "-t", "1h", "--with", "nobodi"],
         vec!["run", "-d", "--for", "nobodi", "--", "true"],
+        vec!["project", "create", "vision", "--member", "nobodi"],
+        vec!["project", "set", "default", "--add-member", "nobodi"],
     ]
 }
 
