@@ -73,10 +73,10 @@ pub struct Rate(pub u64);
 
 impl Rate {
     /// Of work on that many GPUs, or without one on that many thousandths of a core.
-    pub fn of(gpus: u32, cpu_millis: u64) -> Self {
+    pub fn of(gpus: usize, cpu_millis: u64) -> Self {
         match gpus {
             0 => Rate(cpu_millis / CORES_PER_GPU),
-            gpus => Rate(u64::from(gpus).saturating_mul(1_000)),
+            gpus => Rate((gpus as u64).saturating_mul(1_000)),
         }
     }
 

@@ -66,7 +66,7 @@ pub(crate) struct ProjectCreateArgs {
     #[arg(long = "group", value_name = "GROUP")]
     pub(crate) groups: Vec<String>,
     /// Its part of the fleet beside other projects, 1 to 10000
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) weight: Option<u32>,
     #[command(flatten)]
     pub(crate) consent: Consent,

@@ -22,6 +22,7 @@ pub(super) fn as_typed(field: &str) -> String {
         "checkpoint.dir" => "--checkpoint-dir",
         "checkpoint.pattern" => "--checkpoint-pattern",
         "limits.group" | "add_groups" => "the group",
+        "project.name" => "the project",
         "at_end" | "begin" | "deadline" | "image" | "max_deferral" | "memory" | "cpus" | "name"
         | "half_life" | "names" | "note" | "project" | "reason" | "restarts" | "stop_after"
         | "stop_grace" | "transfer_to" | "ttl" | "weight" | "with" | "without_gpus" => {

@@ -10,8 +10,8 @@ use fleet_proto::v1;
 use tonic::{Request, Status};
 
 use super::Context;
+use super::names::refuse_unknown_group;
 use super::propose::request_key;
-use crate::callers::is_group;
 
 impl Context {
     pub(super) async fn set_reservation_limits(
@@ -55,14 +55,10 @@ impl Context {
 
 /// A slip of the pen would limit nobody.
 async fn check_group(group: &GroupName) -> Result<(), Status> {
-    if group.as_str() == EVERYBODY_ELSE {
-        return Ok(());
+    match group.as_str() {
+        EVERYBODY_ELSE => Ok(()),
+        _ => refuse_unknown_group("limits.group", group).await,
     }
-    if is_group(group).await? {
-        return Ok(());
-    }
-    let problem = format!("the leading controller's machine knows no group {group}");
-    Err(to_status(&Rejection::field("limits.group", problem)))
 }
 
 fn view(group: &GroupName, limits: &ReservationLimits) -> v1::ReservationLimits {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleet_core::command::RequestKey;
-use fleet_core::name::UserName;
+use fleet_core::name::{GroupName, UserName};
 use fleet_core::rejection::UnknownUser;
 use fleet_core::reservation::Reservation;
 use fleet_core::{Fsm, Rejection};
@@ -67,6 +67,15 @@ impl Context {
         });
         Ok(unknown.collect())
     }
+}
+
+/// Refuses a group that this machine's name service does not know: a slip of the pen would be about nobody.
+pub(super) async fn refuse_unknown_group(field: &str, group: &GroupName) -> Result<(), Status> {
+    if callers::is_group(group).await? {
+        return Ok(());
+    }
+    let problem = format!("the leading controller's machine knows no group {group}");
+    Err(to_status(&Rejection::field(field, problem)))
 }
 
 /// Whether the fleet has heard of somebody: nearly always by the account.

@@ -13,8 +13,8 @@ use fleet_proto::v1;
 use tonic::{Request, Status};
 
 use super::Context;
+use super::names::refuse_unknown_group;
 use super::propose::request_key;
-use crate::callers::is_group;
 
 impl Context {
     pub(super) async fn set_project(
@@ -24,7 +24,7 @@ impl Context {
         let caller = self.callers.user(&request).await?;
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
-        let name = ProjectName::parse(&request.name).map_err(|e| refused("name", e))?;
+        let name = ProjectName::parse(&request.name).map_err(|e| refused("project.name", e))?;
         let change = change(&request)?;
         // It is the leader's machine that knows.
         self.newest().await?;
@@ -33,7 +33,7 @@ impl Context {
             self.refuse_unknown(change.add_members.iter().cloned(), &caller, &key).await?;
         }
         for group in change.add_groups.iter().take(GROUPS_MAX) {
-            check_group(group).await?;
+            refuse_unknown_group("add_groups", group).await?;
         }
         let command = match (request.remove, request.create) {
             (true, _) => ProjectCommand::Remove { name: name.clone() },
@@ -101,15 +101,6 @@ fn change(request: &v1::SetProjectRequest) -> Result<ProjectChange, Status> {
         remove_groups: all("remove_groups", &request.remove_groups, GroupName::parse)?,
         weight: request.weight,
     })
-}
-
-/// A slip of the pen would let nobody in.
-async fn check_group(group: &GroupName) -> Result<(), Status> {
-    if is_group(group).await? {
-        return Ok(());
-    }
-    let problem = format!("the leading controller's machine knows no group {group}");
-    Err(refused("add_groups", problem))
 }
 
 fn texts<T: ToString>(names: &BTreeSet<T>) -> Vec<String> {

@@ -75,8 +75,7 @@ impl Fsm {
             | Verdict::Retry { .. }
             | Verdict::Failed => ended,
         };
-        let gpus = u32::try_from(allocation.gpus.len()).unwrap_or(u32::MAX);
-        let rate = Rate::of(gpus, allocation.cpu_millis);
+        let rate = Rate::of(allocation.gpus.len(), allocation.cpu_millis);
         let (account, now) = ((&job.spec.project, &job.owner), self.now);
         self.fair_share.charge(account, UseOf { rate, from: began, to }, now);
     }
@@ -89,8 +88,7 @@ impl Fsm {
         let closed = given.and_then(|given| given.closed_at).unwrap_or(r.window.ends_at);
         // By the node's clock, and never more than was promised.
         let (from, to) = (opened.max(r.window.starts_at), closed.min(r.window.ends_at));
-        let gpus = u32::try_from(r.gpus.len()).unwrap_or(u32::MAX);
-        let used = UseOf { rate: Rate::of(gpus, 0), from, to: to.min(self.now) };
+        let used = UseOf { rate: Rate::of(r.gpus.len(), 0), from, to: to.min(self.now) };
         let (project, owner) = (r.project.clone(), r.owner.clone());
         self.fair_share.charge((&project, &owner), used, self.now);
     }

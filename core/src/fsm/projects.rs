@@ -19,7 +19,10 @@ impl Fsm {
         first: &ProjectChange,
     ) -> Result<Reply, Rejection> {
         if self.is_project(name) {
-            return Err(Rejection::field("name", format!("there is a project {name} already")));
+            return Err(Rejection::field(
+                "project.name",
+                format!("there is a project {name} already"),
+            ));
         }
         if self.projects.len() >= PROJECTS_MAX {
             let what = "projects".to_owned();
@@ -59,7 +62,7 @@ impl Fsm {
     ) -> Result<Reply, Rejection> {
         if *name == ProjectName::default_project() {
             let problem = format!("{name} stays: it is the project of all that names none");
-            return Err(Rejection::field("project", problem));
+            return Err(Rejection::field("project.name", problem));
         }
         let before = self.project(name)?;
         let jobs = self.jobs.values().filter(|job| !job.state.is_final());

@@ -161,7 +161,7 @@ impl<'a> Order<'a> {
             of.order.remove(&key);
         }
         let cpu = job.spec.cpu_millis.unwrap_or(CPU_MILLIS_WITHOUT_GPU);
-        let rate = Rate::of(job.spec.gpus.count, cpu);
+        let rate = Rate::of(job.spec.gpus.count as usize, cpu);
         let load = rate.times(job.time_left().min(self.half_life));
         of.load = of.load.plus(load);
         of.people[person].load = of.people[person].load.plus(load);

@@ -57,8 +57,7 @@ impl<'a> Tally<'a> {
                 continue;
             }
             let Some(job) = fsm.job(&allocation.job) else { continue };
-            let gpus = u32::try_from(allocation.gpus.len()).unwrap_or(u32::MAX);
-            let rate = Rate::of(gpus, allocation.cpu_millis);
+            let rate = Rate::of(allocation.gpus.len(), allocation.cpu_millis);
             let from = allocation.started_at.unwrap_or(now);
             let end = end_of(allocation, job, now);
             this.holds((&job.spec.project, &job.owner), UseOf { rate, from, to: end }, fsm);
@@ -126,7 +125,6 @@ pub(crate) fn use_of_reservation(fsm: &Fsm, reservation: &Reservation) -> Option
     // By the node's clock, and never before it was promised.
     let opened = opened.map(|opened| opened.max(reservation.window.starts_at));
     let from = opened.map_or(lease.granted_at, |opened| opened.min(lease.granted_at));
-    let gpus = u32::try_from(lease.gpus.len()).unwrap_or(u32::MAX);
     let to = fsm.now().min(reservation.window.ends_at);
-    Some(UseOf { rate: Rate::of(gpus, 0), from, to })
+    Some(UseOf { rate: Rate::of(lease.gpus.len(), 0), from, to })
 }
