@@ -1,6 +1,7 @@
 //! `project` and `share`: who shares the fleet, and who had how much of it.
 
 use clap::{ArgGroup, Args, Subcommand};
+use fleet_core::project::WEIGHT_MAX;
 
 use super::output::{OutputArgs, StaleArgs};
 use crate::consent::Consent;
@@ -66,7 +67,7 @@ pub(crate) struct ProjectCreateArgs {
     #[arg(long = "group", value_name = "GROUP")]
     pub(crate) groups: Vec<String>,
     /// Its part of the fleet beside other projects, 1 to 10000
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(WEIGHT_MAX)))]
     pub(crate) weight: Option<u32>,
     #[command(flatten)]
     pub(crate) consent: Consent,
