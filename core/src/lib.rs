@@ -32,6 +32,7 @@ pub mod lease;
 pub mod limits;
 pub mod name;
 pub mod node;
+pub mod people;
 pub mod project;
 pub mod reason;
 pub mod reboot;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use fleet_core::Rejection;
 use fleet_core::command::{Command, ProjectCommand};
 use fleet_core::name::{GroupName, ProjectName, UserName};
-use fleet_core::project::{GROUPS_MAX, ProjectChange};
+use fleet_core::people::{GROUPS_MAX, PeopleChange};
+use fleet_core::project::ProjectChange;
 use fleet_core::time::Millis;
 use fleet_core::view::share::{self, ProjectShare, Share};
 use fleet_proto::convert::rejection::to_status;
@@ -30,9 +31,9 @@ impl Context {
         self.newest().await?;
         self.callers.require_admin(&caller, "set_project")?;
         if !request.new_users {
-            self.refuse_unknown(change.add_members.iter().cloned(), &caller, &key).await?;
+            self.refuse_unknown(change.people.add_members.iter().cloned(), &caller, &key).await?;
         }
-        for group in change.add_groups.iter().take(GROUPS_MAX) {
+        for group in change.people.add_groups.iter().take(GROUPS_MAX) {
             refuse_unknown_group("add_groups", group).await?;
         }
         let command = match (request.remove, request.create) {
@@ -67,8 +68,8 @@ impl Context {
                 let set = fsm.projects().get(&project.name).cloned().unwrap_or_default();
                 v1::Project {
                     name: project.name.to_string(),
-                    members: texts(&set.members),
-                    groups: texts(&set.groups),
+                    members: texts(&set.people.members),
+                    groups: texts(&set.people.groups),
                     weight: u32::try_from(project.weight).unwrap_or(u32::MAX),
                     weight_is_set: set.weight.is_some(),
                     share: Some(view(&project.share)),
@@ -94,13 +95,13 @@ fn change(request: &v1::SetProjectRequest) -> Result<ProjectChange, Status> {
     ) -> Result<BTreeSet<T>, Status> {
         texts.iter().map(|text| parse(text).map_err(|e| refused(field, e))).collect()
     }
-    Ok(ProjectChange {
+    let people = PeopleChange {
         add_members: all("add_members", &request.add_members, UserName::parse)?,
         remove_members: all("remove_members", &request.remove_members, UserName::parse)?,
         add_groups: all("add_groups", &request.add_groups, GroupName::parse)?,
         remove_groups: all("remove_groups", &request.remove_groups, GroupName::parse)?,
-        weight: request.weight,
-    })
+    };
+    Ok(ProjectChange { people, weight: request.weight })
 }
 
 fn texts<T: ToString>(names: &BTreeSet<T>) -> Vec<String> {

@@ -4,7 +4,8 @@ use super::{Fsm, Turn};
 use crate::actor::{Actor, Who};
 use crate::event::Event;
 use crate::name::{GroupName, ProjectName, UserName};
-use crate::project::{GROUPS_MAX, MEMBERS_MAX, PROJECTS_MAX, Project, ProjectChange, WEIGHT_MAX};
+use crate::people::{GROUPS_MAX, People};
+use crate::project::{PROJECTS_MAX, Project, ProjectChange, WEIGHT_MAX};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 
@@ -29,7 +30,7 @@ impl Fsm {
             return Err(Rejection::LimitReached { what, limit: PROJECTS_MAX as u64 });
         }
         let project = changed(&Project::default(), first)?;
-        self.check_groups(name, &project)?;
+        self.check_groups(&People::default(), &project.people)?;
         self.keep_project(turn, name, Some(project), None);
         Ok(Reply::Done)
     }
@@ -42,13 +43,11 @@ impl Fsm {
     ) -> Result<Reply, Rejection> {
         let before = self.project(name)?;
         let project = changed(&before, change)?;
-        if *name == ProjectName::default_project()
-            && !(project.members.is_empty() && project.groups.is_empty())
-        {
+        if *name == ProjectName::default_project() && !project.people.is_empty() {
             let problem = format!("everybody is in {name}; create a project for some of them");
             return Err(Rejection::field("members", problem));
         }
-        self.check_groups(name, &project)?;
+        self.check_groups(&before.people, &project.people)?;
         if project != before {
             self.keep_project(turn, name, Some(project), Some(before));
         }
@@ -81,14 +80,18 @@ impl Fsm {
         Ok(Reply::Done)
     }
 
-    fn check_groups(&self, name: &ProjectName, project: &Project) -> Result<(), Rejection> {
-        let others = self.projects.iter().filter(|(other, _)| *other != name);
-        let others: usize = others.map(|(_, other)| other.groups.len()).sum();
-        if others + project.groups.len() > GROUPS_MAX {
-            let what = "groups of all projects".to_owned();
+    /// Whether there may be that many groups, where `before` becomes `now`.
+    pub(super) fn check_groups(&self, before: &People, now: &People) -> Result<(), Rejection> {
+        let others = self.all_people().map(|people| people.groups.len()).sum::<usize>();
+        if others.saturating_sub(before.groups.len()) + now.groups.len() > GROUPS_MAX {
+            let what = "groups of all projects and classes".to_owned();
             return Err(Rejection::LimitReached { what, limit: GROUPS_MAX as u64 });
         }
         Ok(())
+    }
+
+    fn all_people(&self) -> impl Iterator<Item = &People> {
+        self.projects.values().map(|project| &project.people)
     }
 
     fn keep_project(
@@ -108,8 +111,8 @@ impl Fsm {
 
     /// The groups that limits or projects name: those of an actor that matter.
     pub fn groups_that_count(&self) -> impl Iterator<Item = &GroupName> {
-        let of_projects = self.projects.values().flat_map(|project| &project.groups);
-        self.limits.keys().chain(of_projects)
+        let named = self.all_people().flat_map(|people| &people.groups);
+        self.limits.keys().chain(named)
     }
 
     fn is_project(&self, name: &ProjectName) -> bool {
@@ -139,7 +142,7 @@ impl Fsm {
         let project = self.projects.get(name);
         let project = project.ok_or_else(|| Rejection::not_found("project", name))?;
         let is_admin = matches!(&actor.who, Who::User { admin: true, .. });
-        match is_admin || project.admits(owner, actor) {
+        match is_admin || project.people.has(owner, actor) {
             true => Ok(()),
             false => {
                 let needs = format!("a member of project {name} (fleet project show {name})");
@@ -151,23 +154,8 @@ impl Fsm {
 
 /// The project with the change, or what is wrong with it.
 fn changed(before: &Project, change: &ProjectChange) -> Result<Project, Rejection> {
-    let mut project = before.clone();
-    for gone in &change.remove_members {
-        if !project.members.remove(gone) {
-            return Err(Rejection::not_found("member", gone));
-        }
-    }
-    for gone in &change.remove_groups {
-        if !project.groups.remove(gone) {
-            return Err(Rejection::not_found("group of the project", gone));
-        }
-    }
-    project.members.extend(change.add_members.iter().cloned());
-    project.groups.extend(change.add_groups.iter().cloned());
-    if project.members.len() > MEMBERS_MAX {
-        let what = "members of one project".to_owned();
-        return Err(Rejection::LimitReached { what, limit: MEMBERS_MAX as u64 });
-    }
+    let people = before.people.changed(&change.people, "project")?;
+    let mut project = Project { people, ..before.clone() };
     match change.weight {
         None => {}
         Some(0) => project.weight = None,

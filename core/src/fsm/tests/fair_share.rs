@@ -116,10 +116,8 @@ fn work_without_gpus_is_charged_for_its_cores() {
 fn use_counts_for_the_project_that_the_job_names() {
     let mut w = world();
     let vision = ProjectName::parse("vision").unwrap();
-    let first = crate::project::ProjectChange {
-        add_members: [user("ada")].into(),
-        ..crate::project::ProjectChange::default()
-    };
+    let mut first = crate::project::ProjectChange::default();
+    first.people.add_members = [user("ada")].into();
     let create = ProjectCommand::Create { name: vision.clone(), first };
     w.give(person("root"), Command::Project(create)).unwrap();
     let a = w.run("a", JobSpec { project: vision.clone(), ..plain(1) }, "titan01", &[0]);

@@ -398,16 +398,11 @@ fn limits(w: &mut World) {
 /// Projects, and use that fades.
 fn projects(w: &mut World) {
     let name = |name: &str| ProjectName::parse(name).unwrap();
-    let first = ProjectChange {
-        add_members: [super::world::user("ada"), super::world::user("bob")].into(),
-        add_groups: [GroupName::parse("students").unwrap()].into(),
-        ..ProjectChange::default()
-    };
-    let change = ProjectChange {
-        remove_members: [super::world::user("bob")].into(),
-        weight: Some(3),
-        ..ProjectChange::default()
-    };
+    let mut first = ProjectChange::default();
+    first.people.add_members = [super::world::user("ada"), super::world::user("bob")].into();
+    first.people.add_groups = [GroupName::parse("students").unwrap()].into();
+    let mut change = ProjectChange { weight: Some(3), ..ProjectChange::default() };
+    change.people.remove_members = [super::world::user("bob")].into();
     for command in [
         ProjectCommand::Create { name: name("vision"), first },
         ProjectCommand::Set { name: name("vision"), change },

@@ -5,6 +5,7 @@ use crate::actor::{Actor, Who};
 use crate::command::{Command, CreateReservation, ProjectCommand, ReservationCommand};
 use crate::job::JobSpec;
 use crate::name::{GroupName, ProjectName};
+use crate::people::PeopleChange;
 use crate::project::{PROJECTS_MAX, ProjectChange, WEIGHT_MAX};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -17,7 +18,8 @@ fn name(text: &str) -> ProjectName {
 
 fn members(of: &[&str]) -> ProjectChange {
     let add_members = of.iter().map(|name| user(name)).collect();
-    ProjectChange { add_members, ..ProjectChange::default() }
+    let people = PeopleChange { add_members, ..PeopleChange::default() };
+    ProjectChange { people, ..ProjectChange::default() }
 }
 
 fn give(w: &mut World, command: ProjectCommand) -> Result<Reply, Rejection> {
@@ -26,10 +28,8 @@ fn give(w: &mut World, command: ProjectCommand) -> Result<Reply, Rejection> {
 
 fn world() -> World {
     let mut w = World::with(&["titan01"]);
-    let first = ProjectChange {
-        add_groups: [GroupName::parse("visionlab").unwrap()].into(),
-        ..members(&["ada"])
-    };
+    let mut first = members(&["ada"]);
+    first.people.add_groups = [GroupName::parse("visionlab").unwrap()].into();
     give(&mut w, ProjectCommand::Create { name: name("vision"), first }).unwrap();
     w
 }
@@ -76,11 +76,8 @@ fn a_member_of_its_group_is_in_it() {
 fn a_project_is_changed_as_a_whole_or_not_at_all() {
     let mut w = world();
     let set = |change| ProjectCommand::Set { name: name("vision"), change };
-    let change = ProjectChange {
-        remove_members: [user("ada")].into(),
-        weight: Some(3),
-        ..members(&["bob", "cyd"])
-    };
+    let mut change = ProjectChange { weight: Some(3), ..members(&["bob", "cyd"]) };
+    change.people.remove_members = [user("ada")].into();
     give(&mut w, set(change)).unwrap();
     assert_eq!(
         w.said(),
@@ -88,9 +85,11 @@ fn a_project_is_changed_as_a_whole_or_not_at_all() {
           members ada; groups visionlab; weight by its people"]
     );
     let before = w.fsm.projects().clone();
+    let mut gone = members(&["dan"]);
+    gone.people.remove_members = [user("ada")].into();
     for (bad, said) in [
         (ProjectChange { weight: Some(WEIGHT_MAX + 1), ..members(&["dan"]) }, "between 1 and"),
-        (ProjectChange { remove_members: [user("ada")].into(), ..members(&["dan"]) }, "no member"),
+        (gone, "no member"),
     ] {
         let refused = refusal(give(&mut w, set(bad)));
         assert!(refused.contains(said), "{refused}");

@@ -10,6 +10,7 @@ use crate::fair_share::{Rate, UseOf};
 use crate::id::{JobId, ReservationId};
 use crate::job::JobSpec;
 use crate::name::{ProjectName, UserName};
+use crate::people::PeopleChange;
 use crate::project::ProjectChange;
 use crate::reservation::GpuRequest;
 use crate::scheduler::{WAITS_MAX, explain, next, plan};
@@ -58,7 +59,8 @@ impl Story {
     fn project(&mut self, name: &str, members: &[&str], weight: u32) {
         let add_members = members.iter().map(|name| UserName::parse(name).unwrap()).collect();
         let weight = (weight > 0).then_some(weight);
-        let first = ProjectChange { add_members, weight, ..ProjectChange::default() };
+        let people = PeopleChange { add_members, ..PeopleChange::default() };
+        let first = ProjectChange { people, weight };
         let name = ProjectName::parse(name).unwrap();
         self.admin(Command::Project(ProjectCommand::Create { name, first })).unwrap();
     }
