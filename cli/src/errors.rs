@@ -231,6 +231,7 @@ fn hint_for_missing(kind: &str) -> Option<String> {
         "node" => "fleet node list",
         "gpu" => "fleet gpu list",
         "project" => "fleet project list",
+        "class" => "fleet class list",
         _ => return None,
     };
     Some(format!("`{command}` lists what there is"))

@@ -69,6 +69,8 @@ pub enum CauseKey {
     Owner,
     /// A reservation begins on its GPUs.
     Reservation,
+    /// A job of a higher class gets its GPUs.
+    Preemption,
 }
 
 /// One reason for which an attempt must leave its place.
@@ -233,6 +235,7 @@ impl From<CauseKey> for String {
             CauseKey::Drain => "drain".to_owned(),
             CauseKey::Owner => "owner".to_owned(),
             CauseKey::Reservation => "reservation".to_owned(),
+            CauseKey::Preemption => "preemption".to_owned(),
         }
     }
 }
@@ -248,6 +251,9 @@ impl TryFrom<String> for CauseKey {
         }
         if text == "reservation" {
             return Ok(CauseKey::Reservation);
+        }
+        if text == "preemption" {
+            return Ok(CauseKey::Preemption);
         }
         let rest =
             text.strip_prefix("condition:").ok_or_else(|| format!("unknown cause {text:?}"))?;

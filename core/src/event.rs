@@ -19,6 +19,7 @@ use crate::lease::Epoch;
 use crate::limits::ReservationLimits;
 use crate::name::{GpuUuid, GroupName, NodeName, ProjectName, UserName};
 use crate::node::Liveness;
+use crate::preemption::PreemptionEvent;
 use crate::project::Project;
 use crate::reservation::Edit;
 use crate::time::{Millis, Timestamp};
@@ -624,6 +625,8 @@ pub enum Event {
     Access(AccessEvent),
     /// The exchange of the certificate authority.
     Authority(AuthorityEvent),
+    /// Boxed: it holds classes as they were and as they are.
+    Preemption(Box<PreemptionEvent>),
 }
 
 fn gpu_or_node(node: &NodeName, gpu: Option<&GpuUuid>) -> Vec<String> {
@@ -790,6 +793,7 @@ impl Event {
             E::ControllerRemoved { controller, .. } => vec![Controller::name(*controller)],
             E::Access(event) => event.objects(),
             E::Authority(event) => event.objects(),
+            E::Preemption(event) => event.objects(),
         }
     }
 }

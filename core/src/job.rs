@@ -11,7 +11,7 @@ use crate::checkpoint::{
 };
 use crate::id::{AllocationId, JobId, ReservationId};
 use crate::image::ImageUsed;
-use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
+use crate::name::{ClassName, GpuUuid, NodeName, ProjectName, UserName};
 use crate::reservation::GpuRequest;
 use crate::stored::is_default;
 use crate::time::{Millis, Timestamp};
@@ -126,6 +126,8 @@ pub struct Volume {
 pub struct JobSpec {
     pub name: String,
     pub project: ProjectName,
+    /// What comes first, and what may take whose place.
+    pub class: ClassName,
     /// `host`, or a reference to an OCI image on disk or in a registry.
     pub image: String,
     pub argv: Vec<String>,
@@ -190,6 +192,7 @@ impl JobSpec {
         Self {
             name: argv.first().cloned().unwrap_or_default(),
             project: ProjectName::default_project(),
+            class: ClassName::normal(),
             image: "host".to_owned(),
             argv,
             env: BTreeMap::new(),
@@ -397,6 +400,9 @@ pub struct Job {
     /// uncordoned: by then it may be mended.
     pub excluded_nodes: BTreeMap<NodeName, String>,
     pub cancel_requested: bool,
+    /// When it left its place for a job of a higher class, the last times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preempted_at: Vec<Timestamp>,
     pub outcome: Option<JobOutcome>,
     /// What the newest attempt runs from, where its image has a name in a registry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -513,6 +519,7 @@ impl Job {
             marker,
             excluded_nodes: BTreeMap::new(),
             cancel_requested: false,
+            preempted_at: Vec::new(),
             outcome: None,
             image: None,
             older_checkpoints: Vec::new(),

@@ -109,6 +109,11 @@ checked_name!(
     |text| all(text, 63, lower_or_digit, |b| lower_or_digit(b) || matches!(b, b'.' | b'_' | b'-'))
 );
 checked_name!(
+    /// A class of jobs; `normal` unless told otherwise.
+    ClassName, "class name", "1 to 32 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit",
+    |text| all(text, 32, lower_or_digit, |b| lower_or_digit(b) || matches!(b, b'.' | b'_' | b'-'))
+);
+checked_name!(
     /// A GPU's UUID as NVML prints it: `GPU-` and hexadecimal groups.
     GpuUuid, "GPU UUID", "\"GPU-\" and up to 60 of 0-9, a-f and '-'",
     |text| text.strip_prefix("GPU-").is_some_and(|rest| all(
@@ -123,6 +128,13 @@ impl ProjectName {
     /// The project of everything that names none.
     pub fn default_project() -> Self {
         Self("default".to_owned())
+    }
+}
+
+impl ClassName {
+    /// The class of every job that names none.
+    pub fn normal() -> Self {
+        Self("normal".to_owned())
     }
 }
 

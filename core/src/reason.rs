@@ -5,7 +5,7 @@
 
 use crate::gpu::GpuName;
 use crate::id::{AllocationId, JobId, ReservationId};
-use crate::name::{NodeName, UserName};
+use crate::name::{ClassName, NodeName, UserName};
 use crate::time::Millis;
 
 /// Why a node takes no work, by somebody's decision or because it is not heard.
@@ -74,10 +74,22 @@ pub enum WaitReason {
     Node(Obstacle),
     /// All nodes that would do take no work.
     Closed(Few<Obstacle>),
+    /// These jobs leave their place on the node for it; none where they have left.
+    Preempts { jobs: Few<JobId>, node: NodeName },
+    /// Its owner has as many GPUs as the class allows.
+    ClassLimit(ClassLimit),
     /// No node of the fleet, as it is built, can run it.
     NeverFits(String),
     /// It is excluded from all nodes that would do; an admin can lift that.
     Excluded,
+}
+
+/// As many GPUs as jobs of one person in a class may hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassLimit {
+    pub class: ClassName,
+    pub most: u32,
+    pub holds: u32,
 }
 
 /// A named reservation that gives nothing now.
@@ -275,6 +287,8 @@ impl Wait {
             WaitReason::NotPlanned
             | WaitReason::NextPlan
             | WaitReason::MayRunOn(_)
+            | WaitReason::Preempts { .. }
+            | WaitReason::ClassLimit(_)
             | WaitReason::Gpus { .. }
             | WaitReason::Node(_)
             | WaitReason::Closed(_) => false,

@@ -49,6 +49,7 @@ fn destroying(things: &Things) -> Vec<Vec<&str>> {
         vec!["user", "disable", OTHER, "--reason", "x"],
         vec!["user", "revoke", OTHER, "--reason", "x"],
         vec!["project", "rm", "default"],
+        vec!["class", "rm", "scavenger"],
         vec!["controller", "remove", "1"],
         vec!["controller", "reset-clock"],
         vec!["controller", "thaw-evictions"],
@@ -61,6 +62,8 @@ fn destroying(things: &Things) -> Vec<Vec<&str>> {
         vec!["run", "-d", "--for", "nobodi", "--", "true"],
         vec!["project", "create", "vision", "--member", "nobodi"],
         vec!["project", "set", "default", "--add-member", "nobodi"],
+        vec!["class", "create", "deadline", "--member", "nobodi"],
+        vec!["class", "set", "urgent", "--add-member", "nobodi"],
     ]
 }
 

@@ -155,6 +155,63 @@ fn degraded_work_moves_at_its_next_checkpoint() -> Result<()> {
     lab.conclude(steps)
 }
 
+/// One GPU, two jobs: the scavenger leaves it at its next checkpoint, and finishes afterwards with the same result.
+#[test]
+fn a_job_of_a_higher_class_takes_a_place_at_a_checkpoint() -> Result<()> {
+    let Some(lab) = Lab::start(1, "v100-pcie:1")? else { return Ok(()) };
+    let mut steps = Steps::default();
+    steps.step("left, let the other one run, and finished", || preempted(&lab));
+    steps.step("a class that nobody may use, and one that is not there", || {
+        let shown = lab.run_as_nobody(&["run", "-d", "--class", "urgent", "--", "true"])?;
+        shown.fails(4, &["somebody who may use class urgent", "fleet class show urgent"])?;
+        let shown = lab.run(&["run", "-d", "--class", "golden", "--", "true"])?;
+        shown.fails(4, &["there is no class", "fleet class list"]).map(drop)
+    });
+    lab.conclude(steps)
+}
+
+fn preempted(lab: &Lab) -> Result<()> {
+    let classes = lab.json(&["class", "list"])?;
+    let names: Vec<&str> = classes["items"]
+        .as_array()
+        .context("items")?
+        .iter()
+        .filter_map(|class| class["name"].as_str())
+        .collect();
+    ensure!(names == ["urgent", "normal", "scavenger"], "{names:?}");
+    lab.output(&["class", "set", "scavenger", "--min-run", "0"])?;
+    let training = Training::new(lab, "preempted", 200, 40)?;
+    let id = training.submit(lab, &["-J", "low", "--class", "scavenger"], &[])?;
+    lab.job_until(&id, "saves", SOON, |job| checkpoint_seq(job) == 1)?;
+    let other = lab.submit(&["-G", "1", "-J", "high"], &["sh", "-c", "echo here"])?;
+    let leaves = deferred(lab, &id)?;
+    let reason = leaves["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("preempted by") && reason.contains(&other), "{leaves}");
+    let waits = lab.job(&other)?;
+    let reason = waits["reason"].as_str().unwrap_or_default();
+    ensure!(waits["state"] != "queued" || reason.contains(&format!("{id} leaves")), "{waits}");
+    let ended = lab.job_ended(&other, LATER)?;
+    ensure!(ended["state"] == "completed", "{ended}");
+    let left = lab.job(&id)?;
+    ensure!(!is_final(&left), "the scavenger had ended by itself: {left}");
+    let ended = lab.job_ended(&id, LATER)?;
+    ensure!(ended["state"] == "completed" && ended["attempt"] == 2, "{ended}");
+    ensure!(ended["restarts_used"] == 0 && ended["class"] == "scavenger", "{ended}");
+    let again = training.began_at(2)?;
+    ensure!(again % 40 == 1 && again > 40, "it continued at step {again}");
+    let done = training.steps_done()?;
+    let last = done.iter().filter(|(attempt, _)| *attempt == 1).map(|(_, step)| *step).max();
+    ensure!(last < Some(again + 30), "{last:?} steps, then again from {again}");
+    training.equals_uninterrupted(lab)?;
+    let told = lab.why(&id)?;
+    for text in ["leaves", &format!("preempted by {other}"), "evicted after checkpoint"] {
+        ensure!(told.contains(text), "why does not say {text:?}: {told}");
+    }
+    let told = lab.why(&other)?;
+    ensure!(told.contains(&format!("{id} leaves")), "{told}");
+    Ok(())
+}
+
 fn moved(lab: &Lab) -> Result<()> {
     let training = Training::new(lab, "moved", 160, 40)?;
     let id = training.submit(lab, &["-J", "moved"], &[])?;

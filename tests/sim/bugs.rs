@@ -7,13 +7,15 @@
 use std::sync::Arc;
 
 use fleet_controller::raft::Apply;
+use fleet_core::class::Class;
 use fleet_core::command::{
     Command, Envelope, GpuCommand, JobCommand, NodeCommand, ReservationCommand,
 };
 use fleet_core::fsm::Outcome;
 use fleet_core::lease::{Lease, LeaseHolder};
-use fleet_core::name::UserName;
+use fleet_core::name::{ClassName, UserName};
 use fleet_core::node::Liveness;
+use fleet_core::time::Millis;
 use fleet_core::{Actor, AuthMethod, Fsm, Who, scheduler};
 
 use crate::held;
@@ -52,6 +54,8 @@ pub(crate) enum Bug {
     WallClockBelieved,
     /// A reservation that moves has its new place at once, and nobody counts the one that its node may still open.
     OldStartForgotten,
+    /// Work of a lower class leaves as soon as it has saved, whatever its class guarantees.
+    GuaranteeForgotten,
     /// The calendar's index does not hear that a reservation was released.
     ReleaseNotIndexed,
 }
@@ -84,6 +88,7 @@ pub(crate) const ALL: &[Known] = &[
     known("released-before-empty", Bug::ReleasedBeforeEmpty, 1),
     known("wall-clock-believed", Bug::WallClockBelieved, 18),
     known("old-start-forgotten", Bug::OldStartForgotten, 11),
+    known("guarantee-forgotten", Bug::GuaranteeForgotten, 1),
     known("release-not-indexed", Bug::ReleaseNotIndexed, 3),
 ];
 
@@ -165,6 +170,7 @@ fn with_bug(
     }
     match bug {
         Bug::QueueFirst => queue_first(fsm, index, envelope, outcome),
+        Bug::GuaranteeForgotten => hasty(fsm, index, envelope, outcome),
         Bug::OldStartForgotten => {
             if matches!(envelope.command, Command::Reservation(ReservationCommand::Edit { .. }))
                 && let Some(moved) = moved_at_once(fsm)
@@ -190,6 +196,36 @@ fn queue_first(fsm: &mut Fsm, index: u64, envelope: &Envelope, mut outcome: Outc
         outcome.events.extend(fsm.apply(index, &plan).events);
     }
     outcome
+}
+
+/// Orders what a plan would that knows of no guarantee.
+fn hasty(fsm: &mut Fsm, index: u64, envelope: &Envelope, mut outcome: Outcome) -> Outcome {
+    let low = ClassName::parse("scavenger").expect("a legal name");
+    let class = fsm.class(&low).filter(|class| class.min_run > Millis::ZERO);
+    let runs = fsm.jobs_of_class(&low).any(|job| job.allocation().is_some());
+    let (Some(class), true) = (class, runs && fsm.queue().next().is_some()) else {
+        return outcome;
+    };
+    let without = Class { min_run: Millis::ZERO, ..class.clone() };
+    let Some(mut hasty) = with_class(fsm, &low, &without) else { return outcome };
+    if let Some(order) = scheduler::next(&hasty).preempt {
+        let command = Command::Job(JobCommand::Preempt(order));
+        let plan =
+            Envelope { actor: Actor::controller(), request: None, command, ..envelope.clone() };
+        outcome.events.extend(hasty.apply(index, &plan).events);
+        if let Some(changed) = with_class(&hasty, &low, &class) {
+            *fsm = changed;
+        }
+    }
+    outcome
+}
+
+/// The same state, with that class as it is said.
+fn with_class(fsm: &Fsm, name: &ClassName, class: &Class) -> Option<Fsm> {
+    let mut document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
+    let classes = document.pointer_mut("/fsm/classes")?.as_object_mut()?;
+    classes.insert(name.to_string(), serde_json::to_value(class).ok()?);
+    Fsm::from_snapshot(&serde_json::to_vec(&document).ok()?).ok()
 }
 
 /// The same state, in which each reservation that waits to move has moved, and its node gets that as its newest order.

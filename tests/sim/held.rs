@@ -62,6 +62,7 @@ fn goes_on_elsewhere(fsm: &Fsm, attempt: &Allocation, job: &Job) -> bool {
         && job.spec.reservation.is_none()
         && !job.cancel_requested
         && !attempt.causes.contains_key(&CauseKey::Owner)
+        && !attempt.causes.contains_key(&CauseKey::Preemption)
         && (fsm.evictions_frozen().is_none() || attempt.must_leave_by_decision())
 }
 

@@ -26,6 +26,7 @@ mod net;
 mod oracle;
 mod os;
 mod pki;
+mod preempted;
 mod promised;
 mod restore;
 mod rng;
@@ -79,6 +80,7 @@ const HAPPENS: &[&str] = &[
     "NodeDraining",
     "NodeRebooted",
     "NodeUncordoned",
+    "Preempted",
     "ReservationDelayed",
     "ReservationEdited",
     "ReservationEditDone",

@@ -17,8 +17,8 @@ use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
 
 use crate::held;
-use crate::promised;
 use crate::scene::{Scene, kind};
+use crate::{preempted, promised};
 
 /// How far fleet time may be ahead of the truth: a step that is taken over without a majority, and what
 /// clocks of the simulation are wrong by without anybody noticing.
@@ -177,6 +177,11 @@ impl Oracle {
             return Err(format!("after entry {index} fleet time is {} s ahead", ahead.0 / 1_000));
         }
         promised::judge(scene, fsm).map_err(|what| format!("after entry {index}: {what}"))?;
+        if preempted::judge(&outcome.events, fsm)
+            .map_err(|what| format!("after entry {index}: {what}"))?
+        {
+            self.count("Preempted");
+        }
         if let Some(before) = before {
             held::judge((before, fsm), (index, envelope), &outcome.events)?;
         }

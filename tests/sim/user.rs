@@ -46,6 +46,12 @@ const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// How many of those are to begin again; the others are cancelled.
 const BEGIN_AGAIN_PERCENT: u64 = 70;
 
+/// How many jobs leave for others.
+const LOW_CLASS_PERCENT: u64 = 30;
+/// After what time they may have to, and how long they are waited for to save.
+const LOW_CLASS_MIN_RUN_MS: u64 = 3_000;
+const LOW_CLASS_SAVE_LIMIT_MS: u64 = 60_000;
+
 /// One person at their terminal.
 pub(crate) struct User {
     scene: Arc<Scene>,
@@ -61,6 +67,8 @@ pub(crate) struct User {
     jobs: Vec<JobId>,
     /// Nodes this admin has told to empty themselves.
     drained: Option<String>,
+    /// This admin has said how long work of the lowest class is left alone.
+    class_is_set: bool,
 }
 
 /// What became of a request.
@@ -95,6 +103,7 @@ impl User {
             reservations: Vec::new(),
             jobs: Vec::new(),
             drained: None,
+            class_is_set: false,
         }
     }
 
@@ -313,7 +322,9 @@ impl User {
             saves.then(|| v1::CheckpointPlan { dir: "/ck/{job}".to_owned(), ..Default::default() });
         let (length, limit) = self.lengths();
         let silence = if self.scene.load == Load::Long { 80 } else { 10 };
+        let low = self.rng.chance(LOW_CLASS_PERCENT);
         v1::JobSpec {
+            class: if low { "scavenger" } else { "" }.to_owned(),
             name: name.to_owned(),
             argv: vec!["train".to_owned(), length.to_string()],
             workdir: "/tmp".to_owned(),
@@ -439,6 +450,9 @@ impl User {
 
     /// The admin drains nodes and uncordons them.
     async fn administer(&mut self) {
+        if !self.class_is_set {
+            self.class_is_set = self.set_class().await;
+        }
         if self.rng.chance(12) {
             self.remove_controller().await;
         }
@@ -482,6 +496,23 @@ impl User {
         }
         let pause = self.rng.between(1_500, 6_000);
         tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+
+    /// Runs are short, so work of the lowest class is left alone for seconds.
+    async fn set_class(&mut self) -> bool {
+        let meta = self.meta();
+        let request = meta.request_id.clone();
+        let wish = v1::SetClassRequest {
+            meta: Some(meta),
+            name: "scavenger".to_owned(),
+            min_run_ms: Some(LOW_CLASS_MIN_RUN_MS),
+            save_limit_ms: Some(LOW_CLASS_SAVE_LIMIT_MS),
+            ..Default::default()
+        };
+        let answer =
+            self.ask(wish, |mut client, wish| async move { client.set_class(wish).await }).await;
+        self.tell(&format!("{request} class"), &answer);
+        matches!(answer, Answer::Yes(_))
     }
 
     /// A backup, from whichever controller.

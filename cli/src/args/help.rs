@@ -33,7 +33,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
         &["run", "ps", "logs", "attach", "exec", "cp", "cancel", "job", "checkpoint", "image"],
     ),
     ("See what happens", &["status", "calendar", "share", "web", "top", "why", "doctor"]),
-    ("Run the fleet", &["node", "gpu", "user", "project", "controller", "audit"]),
+    ("Run the fleet", &["node", "gpu", "user", "project", "class", "controller", "audit"]),
     ("This machine", &["login", "dev", "completion"]),
 ];
 

@@ -1,6 +1,6 @@
 //! `ps`, `logs`, `cancel`, `why`, `job`.
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::checkpoint::JobRestartArgs;
 use super::output::{OutputArgs, OwnerArgs, StaleArgs, WatchArgs};
@@ -145,17 +145,22 @@ pub(crate) struct JobRmArgs {
 #[command(
     after_help = "The limit counts from the job's start, over all its attempts. It cannot stop a job: fleet refuses a limit \
     that the job has passed already. fleet also refuses a limit that overlaps a reservation of the job's GPUs. A longer \
-    limit may delay waiting jobs.\n\n\
+    limit may delay waiting jobs. Of another class the job is at once, also while it runs; what it had to leave for stays as it is.\n\n\
     Examples:\n  \
-    fleet job set @last -t 12h"
+    fleet job set @last -t 12h\n  \
+    fleet job set @last --class scavenger"
 )]
+#[command(group = ArgGroup::new("what").required(true).args(["time", "class"]))]
 pub(crate) struct JobSetArgs {
     /// A job that has not ended
     #[arg(value_name = "JOB")]
     pub(crate) id: String,
     /// The new time limit, like 12h
-    #[arg(short = 't', long = "time", value_name = "LENGTH", required = true)]
-    pub(crate) time: String,
+    #[arg(short = 't', long = "time", value_name = "LENGTH")]
+    pub(crate) time: Option<String>,
+    /// The class that it is of from now on
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) class: Option<String>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

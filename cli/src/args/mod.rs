@@ -6,6 +6,7 @@
 mod audit;
 mod authority;
 mod checkpoint;
+mod class;
 mod controller;
 mod dev;
 mod docker;
@@ -40,6 +41,10 @@ pub(crate) use authority::{
 pub(crate) use checkpoint::{
     CheckpointArgs, CheckpointListArgs, CheckpointNowArgs, CheckpointVerb, JobRestartArgs, Retry,
     RunCheckpointArgs, Switch,
+};
+pub(crate) use class::{
+    ClassArgs, ClassCreateArgs, ClassListArgs, ClassRmArgs, ClassRules, ClassSetArgs,
+    ClassShowArgs, ClassVerb,
 };
 pub(crate) use controller::{
     ControllerAddArgs, ControllerRemoveArgs, ControllerStatusArgs, TransferArgs,
@@ -185,6 +190,8 @@ pub(crate) enum Verb {
     Checkpoint(CheckpointArgs),
     /// List, create and change projects
     Project(ProjectArgs),
+    /// List, create and change classes of jobs
+    Class(ClassArgs),
     /// List, disable and enable users
     User(UserArgs),
     /// Get a certificate now (rarely needed)
@@ -235,6 +242,7 @@ impl Verb {
             | Verb::Calendar(_)
             | Verb::Share(_)
             | Verb::Project(_)
+            | Verb::Class(_)
             | Verb::Web(_)
             | Verb::Top(_)
             | Verb::Doctor(_)

@@ -107,6 +107,9 @@ pub(crate) struct RunArgs {
     /// Project that the job counts for
     #[arg(long, value_name = "PROJECT")]
     pub(crate) project: Option<String>,
+    /// Class of the job: what comes first, and what may take whose place; see `fleet class list` [default: normal]
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) class: Option<String>,
     /// Run the job for another user; admins only
     #[arg(long = "for", value_name = "USER")]
     pub(crate) owner: Option<String>,

@@ -9,7 +9,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 
 /// Verbs of others, and what to type instead.
-const ELSEWHERE: [(&[&str], &str); 30] = [
+const ELSEWHERE: [(&[&str], &str); 31] = [
     (
         &["submit", "sbatch", "srun", "start", "launch", "qsub", "create", "apply"],
         "`fleet run -- CMD` runs a program as a job",
@@ -41,6 +41,10 @@ const ELSEWHERE: [(&[&str], &str); 30] = [
     (
         &["sinfo", "smi", "nvidia-smi", "free", "info", "inventory"],
         "`fleet status` shows who has what, and what is free",
+    ),
+    (
+        &["qos", "classes", "priority", "partition", "preempt"],
+        "`fleet class` lists and changes classes; `fleet run --class CLASS` names one",
     ),
     (
         &["sprio", "sshare", "shares", "fairshare"],

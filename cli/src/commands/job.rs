@@ -145,12 +145,15 @@ async fn own(client: &Client, args: &CancelArgs) -> Result<Vec<String>, Failure>
 
 pub(super) async fn set(context: &Context, args: &JobSetArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let time_limit_ms = context.length("--time", &args.time)?;
+    let limit = args.time.as_deref().map(|text| context.length("--time", text)).transpose()?;
+    let time_limit_ms = limit.unwrap_or_default();
     let id = client.resolve(KIND, &args.id).await?;
-    let request = SetJobRequest { meta: client.request_meta()?, id, time_limit_ms };
+    let class = args.class.clone().unwrap_or_default();
+    let request = SetJobRequest { meta: client.request_meta()?, id, time_limit_ms, class };
     let job = Job::from(client.call(request, async |api, r| api.set_job(r).await).await?);
     let limit = length(time_limit_ms);
     say(&match job.time_limit_at {
+        _ if time_limit_ms == 0 => format!("{} is of class {} now", job.id, job.class),
         Some(at) => {
             let until = context.clock.day_and_minute(at.0);
             format!("{}: its time limit is {limit} now; it ends by {until}", job.id)

@@ -9,6 +9,7 @@ mod authority;
 mod bars;
 mod calendar;
 mod checkpoint;
+mod class;
 mod controller;
 mod cp;
 mod dev;
@@ -59,11 +60,12 @@ use crate::args::{
     AuditVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, ImageVerb, JobVerb, NodeVerb,
 };
 use crate::args::{
-    CheckpointListArgs, ControllerStatusArgs, DevVerb, OutputArgs, OwnerArgs, ProjectVerb,
-    ReservationVerb, SnapshotVerb, TokenVerb, UserVerb, Verb,
+    CheckpointListArgs, ClassVerb, ControllerStatusArgs, DevVerb, OutputArgs, OwnerArgs,
+    ProjectVerb, ReservationVerb, SnapshotVerb, TokenVerb, UserVerb, Verb,
 };
 use crate::client::{Client, RequestId, Requests};
 use crate::config::{Config, Remote};
+use crate::consent::{Consent, NewUsers};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::login::Login;
@@ -253,6 +255,14 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Web(args) => web::run(context, &args).await,
         Verb::Calendar(args) => calendar::run(context, &args).await,
         Verb::Share(args) => project::share(context, &args).await,
+        Verb::Class(args) => match args.verb {
+            None => class::list(context, &args.list).await,
+            Some(ClassVerb::List(list)) => class::list(context, &list).await,
+            Some(ClassVerb::Show(show)) => class::show(context, &show).await,
+            Some(ClassVerb::Create(create)) => class::create(context, &create).await,
+            Some(ClassVerb::Set(set)) => class::set(context, &set).await,
+            Some(ClassVerb::Rm(rm)) => class::remove(context, &rm).await,
+        },
         Verb::Project(args) => match args.verb {
             None => project::list(context, &args.list).await,
             Some(ProjectVerb::List(list)) => project::list(context, &list).await,
@@ -368,5 +378,22 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             crate::output::text::print(&script)?;
             Ok(Exit::Done)
         }
+    }
+}
+
+/// Sends what names users. Asks where nobody has heard of them, and sends again where somebody says that they are no
+/// mistake: `send` takes whether new users are allowed.
+async fn naming_users<T>(
+    client: &Client,
+    consent: Consent,
+    send: impl AsyncFn(bool) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    match send(consent.yes).await {
+        Err(failure) if failure.names_unknown_users() => {
+            NewUsers { yes: consent.yes }.ask(failure)?;
+            client.ask_anew()?;
+            send(true).await
+        }
+        answer => answer,
     }
 }

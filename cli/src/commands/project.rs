@@ -11,7 +11,7 @@ use crate::args::{
     ProjectCreateArgs, ProjectListArgs, ProjectRmArgs, ProjectSetArgs, ProjectShowArgs, ShareArgs,
 };
 use crate::client::Client;
-use crate::consent::{Consent, NewUsers};
+use crate::consent::Consent;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::Printer;
@@ -98,15 +98,7 @@ async fn change(
             SetProjectRequest { meta: client.request_meta()?, new_users, ..request.clone() };
         client.call(request, async |api, r| api.set_project(r).await).await
     };
-    let answer = match send(consent.yes).await {
-        Err(failure) if failure.names_unknown_users() => {
-            NewUsers { yes: consent.yes }.ask(failure)?;
-            client.ask_anew()?;
-            send(true).await
-        }
-        answer => answer,
-    };
-    for project in answer?.items {
+    for project in super::naming_users(&client, consent, send).await?.items {
         print(&printer.one(&Project::from(project))?)?;
     }
     Ok(Exit::Done)

@@ -23,9 +23,12 @@ pub(super) fn as_typed(field: &str) -> String {
         "checkpoint.pattern" => "--checkpoint-pattern",
         "limits.group" | "add_groups" => "the group",
         "project.name" => "the project",
-        "at_end" | "begin" | "deadline" | "image" | "max_deferral" | "memory" | "cpus" | "name"
-        | "half_life" | "names" | "note" | "project" | "reason" | "restarts" | "stop_after"
-        | "stop_grace" | "transfer_to" | "ttl" | "weight" | "with" | "without_gpus" => {
+        "class.name" => "the class",
+        "at_end" | "begin" | "class" | "everybody" | "gpus_each" | "min_run" | "preemptible"
+        | "priority" | "save_limit" | "deadline" | "image" | "max_deferral" | "memory" | "cpus"
+        | "name" | "half_life" | "names" | "note" | "project" | "reason" | "restarts"
+        | "stop_after" | "stop_grace" | "transfer_to" | "ttl" | "weight" | "with"
+        | "without_gpus" => {
             return format!("--{}", bare.replace('_', "-"));
         }
         _ => return field.to_owned(),

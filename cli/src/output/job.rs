@@ -58,6 +58,14 @@ fn elapsed(job: &Job, clock: &Clock) -> Option<String> {
     Some(length(until.saturating_sub(started)))
 }
 
+/// Until when no job of a higher class can take its place.
+fn guaranteed(until: Time, clock: &Clock) -> String {
+    match until.0 <= clock.now_ms() {
+        true => "no longer: a job of a higher class may take its place".to_owned(),
+        false => format!("until {}, no job can take its place", clock.day_and_minute(until.0)),
+    }
+}
+
 /// Why it waits, what holds it, how it ended.
 fn reason_shown(job: &Job) -> String {
     let mut parts: Vec<String> = job.reason.iter().cloned().collect();
@@ -76,6 +84,7 @@ impl Row for Job {
             Column::new("NAME", |j: &Self, _| j.name.clone()).clip_to(8).rank(3),
             Column::new("OWNER", |j: &Self, _| j.owner.clone()).clip_to(8),
             Column::new("PROJECT", |j: &Self, _| j.project.clone()).wide(),
+            Column::new("CLASS", |j: &Self, _| j.class.clone()).wide(),
             Column::new("STATE", |j: &Self, _| state_shown(j)).state(|j| Tone::of(&j.state)),
             Column::new("TIME", |j: &Self, clock| or_dash(elapsed(j, clock))).right().rank(2),
             Column::new("GPUS", |j: &Self, _| match j.gpus.as_slice() {
@@ -102,6 +111,7 @@ impl Row for Job {
             ("Job", self.id.clone()),
             ("Name", self.name.clone()),
             ("Owner", format!("{}, project {}", self.owner, self.project)),
+            ("Class", self.class.clone()),
             ("State", state_shown(self)),
         ];
         let checkpoint = self.last_checkpoint.as_ref().map(|seen| {
@@ -134,6 +144,7 @@ impl Row for Job {
             ("CPUs", self.cpu_millis.map(cores)),
             ("Memory", self.memory_bytes.map(|bytes| Bytes(bytes).to_string())),
             ("Attempt", (self.attempt > 0).then(|| self.attempt.to_string())),
+            ("Guaranteed", self.guaranteed_until.map(|at| guaranteed(at, clock))),
             ("Eviction", deferral),
             ("Held for it", held),
             ("Checkpoint", checkpoint),

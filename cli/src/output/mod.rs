@@ -7,6 +7,7 @@
 pub(crate) mod authority;
 pub(crate) mod calendar;
 pub(crate) mod checkpoint;
+pub(crate) mod class;
 pub(crate) mod controller;
 pub(crate) mod doctor;
 mod fit;

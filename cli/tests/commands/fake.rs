@@ -168,6 +168,7 @@ pub(crate) fn job(state: &str, attempt: u32) -> pb::Job {
         name: "true".to_owned(),
         owner: "ada".to_owned(),
         project: "default".to_owned(),
+        class: "normal".to_owned(),
         state: state.to_owned(),
         attempt,
         ..Default::default()
@@ -464,6 +465,8 @@ impl Fleet for Service {
         set_reservation_limits(SetReservationLimitsRequest) -> ReservationLimits;
         list_projects(ListProjectsRequest) -> ListProjectsResponse;
         set_project(SetProjectRequest) -> ListProjectsResponse;
+        list_classes(ListClassesRequest) -> ListClassesResponse;
+        set_class(SetClassRequest) -> ListClassesResponse;
         set_half_life(SetHalfLifeRequest) -> ListProjectsResponse;
         restart_job(RestartJobRequest) -> Job;
         set_job(SetJobRequest) -> Job;

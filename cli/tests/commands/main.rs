@@ -565,7 +565,10 @@ fn where_the_controller_is_stands_in_no_usage_line() {
     let output = fake.run(&["job", "set", "job-a"]);
     assert_eq!(code(&output), 2);
     let said = stderr(&output);
-    assert!(said.contains("Usage: fleet job set --time <LENGTH> <JOB>"), "{said}");
+    assert!(
+        said.contains("Usage: fleet job set <--time <LENGTH>|--class <CLASS>> <JOB>"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -194,7 +194,11 @@ impl Context {
             if job.state == JobState::Queued
                 && let Some(explained) = scheduler::explain(fsm, id)
             {
-                details.push(text::place(explained.place, &share::place_by(fsm, job)));
+                details.push(text::place(
+                    explained.place,
+                    share::behind_classes(fsm, job),
+                    &share::place_by(fsm, job),
+                ));
                 if explained.reason.as_ref().is_some_and(Wait::is_forever) {
                     details.push("it can never start in this fleet as it is".to_owned());
                 }

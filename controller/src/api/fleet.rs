@@ -186,6 +186,22 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.set_half_life(request).await?))
     }
 
+    async fn list_classes(
+        &self,
+        request: Request<v1::ListClassesRequest>,
+    ) -> Reply<v1::ListClassesResponse> {
+        self.0.callers.user(&request).await?;
+        let fresh = self.0.newest_unless_stale(&request).await?;
+        Ok(answer(self.0.classes(&request.into_inner().names), fresh))
+    }
+
+    async fn set_class(
+        &self,
+        request: Request<v1::SetClassRequest>,
+    ) -> Reply<v1::ListClassesResponse> {
+        Ok(Response::new(self.0.set_class(request).await?))
+    }
+
     async fn list_reservations(
         &self,
         request: Request<v1::ListReservationsRequest>,

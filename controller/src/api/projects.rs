@@ -2,19 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use fleet_core::Rejection;
 use fleet_core::command::{Command, ProjectCommand};
-use fleet_core::name::{GroupName, ProjectName, UserName};
-use fleet_core::people::{GROUPS_MAX, PeopleChange};
+use fleet_core::name::{ProjectName, UserName};
 use fleet_core::project::ProjectChange;
 use fleet_core::time::Millis;
 use fleet_core::view::share::{self, ProjectShare, Share};
-use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
 use tonic::{Request, Status};
 
 use super::Context;
-use super::names::refuse_unknown_group;
+use super::people::{Named, change_of, refused};
 use super::propose::request_key;
 
 impl Context {
@@ -30,12 +27,7 @@ impl Context {
         // It is the leader's machine that knows.
         self.newest().await?;
         self.callers.require_admin(&caller, "set_project")?;
-        if !request.new_users {
-            self.refuse_unknown(change.people.add_members.iter().cloned(), &caller, &key).await?;
-        }
-        for group in change.people.add_groups.iter().take(GROUPS_MAX) {
-            refuse_unknown_group("add_groups", group).await?;
-        }
+        self.refuse_unknown_people(&change.people, request.new_users, &caller, &key).await?;
         let command = match (request.remove, request.create) {
             (true, _) => ProjectCommand::Remove { name: name.clone() },
             (false, true) => ProjectCommand::Create { name: name.clone(), first: change },
@@ -82,25 +74,14 @@ impl Context {
     }
 }
 
-fn refused(field: &str, problem: impl ToString) -> Status {
-    to_status(&Rejection::field(field, problem.to_string()))
-}
-
 /// What is asked for, with the field's name in its errors.
 fn change(request: &v1::SetProjectRequest) -> Result<ProjectChange, Status> {
-    fn all<T: Ord, E: ToString>(
-        field: &str,
-        texts: &[String],
-        parse: impl Fn(&str) -> Result<T, E>,
-    ) -> Result<BTreeSet<T>, Status> {
-        texts.iter().map(|text| parse(text).map_err(|e| refused(field, e))).collect()
-    }
-    let people = PeopleChange {
-        add_members: all("add_members", &request.add_members, UserName::parse)?,
-        remove_members: all("remove_members", &request.remove_members, UserName::parse)?,
-        add_groups: all("add_groups", &request.add_groups, GroupName::parse)?,
-        remove_groups: all("remove_groups", &request.remove_groups, GroupName::parse)?,
-    };
+    let people = change_of(Named {
+        add_members: &request.add_members,
+        remove_members: &request.remove_members,
+        add_groups: &request.add_groups,
+        remove_groups: &request.remove_groups,
+    })?;
     Ok(ProjectChange { people, weight: request.weight })
 }
 

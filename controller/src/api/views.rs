@@ -437,6 +437,8 @@ pub(super) fn job(
         name: job.spec.name.clone(),
         owner: job.owner.to_string(),
         project: job.spec.project.to_string(),
+        class: job.spec.class.to_string(),
+        guaranteed_until_unix_ms: millis(fsm.guaranteed_until(job)),
         state: job.state.word().to_owned(),
         node: text(place.map(|p| &p.node)),
         gpus: place

@@ -312,9 +312,10 @@ impl Context {
         &self,
         request: Request<v1::SubmitJobRequest>,
     ) -> Result<v1::Job, Status> {
-        let project = request.get_ref().spec.as_ref().map_or("", |spec| spec.project.as_str());
-        // The groups of its user say who may name a project.
-        let caller = match project.is_empty() {
+        let spec = request.get_ref().spec.as_ref();
+        // The groups of its user say who may name a project, or a class.
+        let plain = spec.is_none_or(|spec| spec.project.is_empty() && spec.class.is_empty());
+        let caller = match plain {
             true => self.callers.user(&request).await?,
             false => self.callers.limited_user(&request).await?,
         };
@@ -382,13 +383,24 @@ impl Context {
         &self,
         request: Request<v1::SetJobRequest>,
     ) -> Result<v1::Job, Status> {
-        let caller = self.callers.user(&request).await?;
+        let caller = match request.get_ref().class.is_empty() {
+            true => self.callers.user(&request).await?,
+            false => self.callers.limited_user(&request).await?,
+        };
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = job_id(&request.id)?;
-        let time_limit = Millis(request.time_limit_ms);
-        let command = Command::Job(JobCommand::SetTimeLimit { id: id.clone(), time_limit });
-        self.change(&caller.actor, Some(key), command).await?;
+        let change = match (request.time_limit_ms, request.class.as_str()) {
+            (0, "") => return Err(invalid("class", "neither a class nor a time limit is said")),
+            (0, text) => {
+                let class = wish::class(text).map_err(|r| to_status(&r))?;
+                JobCommand::SetClass { id: id.clone(), class }
+            }
+            (limit, "") => JobCommand::SetTimeLimit { id: id.clone(), time_limit: Millis(limit) },
+            // Two commands would be two entries, of which one may be refused.
+            (_, _) => return Err(invalid("class", "a class and a time limit are two changes")),
+        };
+        self.change(&caller.actor, Some(key), Command::Job(change)).await?;
         self.job_view(&id)
     }
 

@@ -26,18 +26,24 @@ pub(super) async fn run(proposer: Proposer, operations: Operations) {
             }
             continue;
         }
-        let (Next { mut placements, first }, known) =
-            raft.read(|fsm| (scheduler::next(fsm), fsm.first_place().cloned()));
+        let (Next { mut placements, first, preempt, look_at }, known) =
+            raft.read(|fsm| (scheduler::next(fsm), (fsm.first_place().cloned(), fsm.look_at())));
         planned = Some(inputs);
         // Before anything starts: what starts changes who would come first.
-        if first != known {
-            let _: bool = proposer.propose(Command::Job(JobCommand::KeepPlace { first })).await;
+        if (&first, look_at) != (&known.0, known.1) {
+            let keep = JobCommand::KeepPlace { first, look_at };
+            let _: bool = proposer.propose(Command::Job(keep)).await;
             planned = None;
         }
         if !placements.is_empty() {
             placements.truncate(PLACEMENTS_MAX);
             // Whatever came of the proposal, the loop plans from the state again.
             let _: bool = proposer.propose(Command::Job(JobCommand::Place { placements })).await;
+            planned = None;
+        }
+        // Behind what starts: that may need nobody's place any more.
+        if let Some(order) = preempt {
+            let _: bool = proposer.propose(Command::Job(JobCommand::Preempt(order))).await;
             planned = None;
         }
     }

@@ -1,11 +1,13 @@
 //! Commands about jobs: what their owners ask, where the scheduler places them.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::RestartFrom;
-use crate::id::JobId;
+use crate::id::{AllocationId, JobId};
 use crate::job::SubmitJob;
-use crate::name::{GpuUuid, NodeName};
+use crate::name::{ClassName, GpuUuid, NodeName};
 use crate::time::{Millis, Timestamp};
 
 /// One line of a scheduler's plan; the FSM checks it again.
@@ -23,6 +25,19 @@ pub struct Placement {
 pub struct FirstPlace {
     pub job: JobId,
     pub starts_at: Timestamp,
+}
+
+/// Work that is to leave one node, so that a job of a higher class can run there; the FSM checks it again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preempt {
+    pub job: JobId,
+    pub node: NodeName,
+    /// What the job gets: GPUs that are free already, and those that get free.
+    pub gpus: Vec<GpuUuid>,
+    /// By when all of them have left, if each saves when it is expected to.
+    pub starts_at: Timestamp,
+    /// The attempts that leave, and until when each is waited for to save.
+    pub victims: BTreeMap<AllocationId, Timestamp>,
 }
 
 /// About jobs.
@@ -45,6 +60,11 @@ pub enum JobCommand {
         id: JobId,
         time_limit: Millis,
     },
+    /// A job that waits or runs is of another class.
+    SetClass {
+        id: JobId,
+        class: ClassName,
+    },
     /// Removes an ended job, and what fleet wrote beside its checkpoints.
     Remove {
         id: JobId,
@@ -60,7 +80,12 @@ pub enum JobCommand {
     /// The place of that job is kept from now on, or of none.
     KeepPlace {
         first: Option<FirstPlace>,
+        /// When the queue is looked through again although nothing happens: somebody's place may be taken then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        look_at: Option<Timestamp>,
     },
+    /// Work leaves for a job of a higher class.
+    Preempt(Preempt),
     /// Defaults for jobs that say nothing themselves; a value that is absent stays.
     SetDefaults {
         /// Zero: never.
@@ -77,10 +102,12 @@ impl JobCommand {
             JobCommand::Cancel { .. } => "cancel_job",
             JobCommand::Restart { .. } => "restart_job",
             JobCommand::SetTimeLimit { .. } => "set_job_time_limit",
+            JobCommand::SetClass { .. } => "set_job_class",
             JobCommand::Remove { .. } => "remove_job",
             JobCommand::AskCheckpoint { .. } => "ask_checkpoint",
             JobCommand::Place { .. } => "place_jobs",
             JobCommand::KeepPlace { .. } => "keep_place",
+            JobCommand::Preempt(_) => "preempt",
             JobCommand::SetDefaults { .. } => "set_job_defaults",
         }
     }

@@ -12,6 +12,7 @@ use crate::time::Timestamp;
 mod access;
 mod audit;
 mod authority;
+mod classes;
 mod cluster;
 mod controllers;
 mod ending;
@@ -28,11 +29,12 @@ mod tokens;
 pub use access::AccessCommand;
 pub use audit::{AuditCommand, RefusedRequests};
 pub use authority::AuthorityCommand;
+pub use classes::ClassCommand;
 pub use cluster::ClusterCommand;
 pub use controllers::{AdmitController, ControllerCommand};
 pub use ending::EndingCommand;
 pub use gpus::GpuCommand;
-pub use jobs::{FirstPlace, JobCommand, Placement};
+pub use jobs::{FirstPlace, JobCommand, Placement, Preempt};
 pub use limits::LimitsCommand;
 pub use nodes::NodeCommand;
 pub use projects::ProjectCommand;
@@ -104,6 +106,8 @@ pub enum Command {
     Limits(LimitsCommand),
     /// Projects, and the shares that they are due.
     Project(ProjectCommand),
+    /// Classes of jobs.
+    Class(ClassCommand),
     /// The audit log itself.
     Audit(AuditCommand),
 }
@@ -125,6 +129,7 @@ impl Command {
             Command::Reboot(command) => command.name(),
             Command::Limits(command) => command.name(),
             Command::Project(command) => command.name(),
+            Command::Class(command) => command.name(),
             Command::Audit(command) => command.name(),
         }
     }

@@ -26,6 +26,7 @@ impl Fsm {
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let others = self.paused.values().copied().chain(self.next_files_due());
         let others = others.chain(self.cards_due()).chain(self.next_look());
+        let others = others.chain(self.preemptions_due());
         let changed = self.unsettled().into_iter().filter_map(|node| self.due_on(node));
         let mut first = others.chain(changed).min();
         // It is asked for after every change: of most nodes the earliest possible instant says enough.
@@ -42,7 +43,7 @@ impl Fsm {
     pub(super) fn next_deadline_of_all(&self) -> Option<Timestamp> {
         let nodes = self.nodes.keys().filter_map(|node| self.due_on(node));
         let others = self.next_files_due().into_iter().chain(self.cards_due());
-        let others = others.chain(self.next_look());
+        let others = others.chain(self.next_look()).chain(self.preemptions_due());
         nodes.chain(self.paused.values().copied()).chain(others).min()
     }
 

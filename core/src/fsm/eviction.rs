@@ -72,6 +72,9 @@ impl Fsm {
             let (severity, since) = (Severity::Degraded, closed.at);
             causes.insert(CauseKey::Owner, Cause { severity, since, text, deadline: None });
         }
+        if let Some(cause) = self.preempted_by(allocation) {
+            causes.insert(CauseKey::Preemption, cause);
+        }
         if let Some(cause) = self.reservation_that_begins(allocation) {
             causes.insert(CauseKey::Reservation, cause);
         }
@@ -234,6 +237,8 @@ impl Fsm {
             None
         } else if self.storm.frozen().is_some() && !allocation.must_leave_by_decision() {
             Some("automatic evictions are frozen".to_owned())
+        } else if allocation.is_preempted() {
+            self.waits_for_others(allocation)
         } else if self.leaves_without_a_place(allocation) {
             None
         } else if scheduler::elsewhere(self, id).is_none() {
@@ -291,6 +296,10 @@ impl Fsm {
             after_checkpoint,
             saves_nothing: self.saves_nothing(&allocation.job),
         });
+        if allocation.is_preempted() {
+            let job = allocation.job.clone();
+            self.count_preemption(&job);
+        }
         let after_checkpoint = after_checkpoint.is_some();
         self.stop_allocation(turn, id, StopWhy::Evicted { causes, after_checkpoint });
     }

@@ -80,6 +80,8 @@ impl Fsm {
         self.check_enabled(&wish.owner)?;
         validate::job_spec(&wish.spec)?;
         self.check_project(actor, &wish.owner, &wish.spec.project)?;
+        self.check_class(actor, &wish.owner, &wish.spec.class)?;
+        scheduler::class_limit::check(self, &wish.spec)?;
         if self.jobs.contains_key(&wish.id) {
             return Err(Rejection::IdTaken { id: wish.id.to_string() });
         }
@@ -192,6 +194,9 @@ impl Fsm {
         let job = self.jobs.get(&line.job).ok_or_else(|| stale("the job is gone"))?;
         if approved.parent.is_none() && self.takes_a_held_place(job, line, held) {
             return Err(stale("a GPU is held for a job that must leave"));
+        }
+        if approved.parent.is_none() && self.takes_a_freed_place(job, line) {
+            return Err(stale("a GPU is held for the job that it was freed for"));
         }
         let attempt = job.attempt.number + 1;
         let id = AllocationId::of_attempt(&line.job, attempt);

@@ -21,6 +21,7 @@ mod audit_log;
 mod authority;
 mod cards;
 mod checkpoints;
+mod classes;
 mod clearing;
 mod cluster;
 mod commands;
@@ -41,6 +42,7 @@ mod leases;
 mod limits;
 mod nodes;
 mod numbers;
+pub(crate) mod preemption;
 mod probing;
 mod projects;
 mod reboot;
@@ -123,6 +125,9 @@ impl Fsm {
         let allowed = authorize(self, &envelope.actor, &envelope.command);
         let reply =
             allowed.clone().and_then(|_| commands::of(&envelope.command).act(self, &mut turn));
+        if reply.is_ok() {
+            self.settle_preemptions(&mut turn);
+        }
         let events = turn.events;
         self.settle_index();
         if let Some(key) = &envelope.request {

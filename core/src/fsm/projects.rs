@@ -91,7 +91,8 @@ impl Fsm {
     }
 
     fn all_people(&self) -> impl Iterator<Item = &People> {
-        self.projects.values().map(|project| &project.people)
+        let of_classes = self.classes.values().map(|class| &class.people);
+        self.projects.values().map(|project| &project.people).chain(of_classes)
     }
 
     fn keep_project(

@@ -25,6 +25,7 @@ impl Fsm {
         // One that asks its owner has not left the queue.
         if job.question.is_none() {
             self.check_project(turn.actor, &job.owner, &job.spec.project)?;
+            self.check_class(turn.actor, &job.owner, &job.spec.class)?;
         }
         let reservation = job.spec.reservation.clone();
         let reservation = reservation.filter(|id| self.open_reservation(id).is_ok());
@@ -32,9 +33,7 @@ impl Fsm {
         self.jobs_submitted += 1;
         let queue = QueueKey { rank: RANK_NEW, submitted: self.jobs_submitted };
         self.keep_files(id);
-        if reservation.is_none() {
-            self.unbind_job(id);
-        }
+        self.unbind_job(id);
         let Some(job) = self.jobs.get_mut(id) else { return Ok(Reply::Done) };
         self.queue.remove(&job.queue);
         job.queue = queue;
@@ -58,6 +57,8 @@ impl Fsm {
             job.spec.time_limit = limit;
             job.spec.time_limit_given = true;
         }
+        let restarted = job.clone();
+        self.bind_job(&restarted);
         self.queue.insert(queue, id.clone());
         let by = turn.actor.display_name();
         turn.say(Event::JobRestarted { job: id.clone(), by, from: words });

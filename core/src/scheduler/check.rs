@@ -6,6 +6,7 @@
 use super::Approved;
 use super::ask::{Ask, Source};
 use super::capacity::Capacity;
+use super::class_limit;
 use crate::command::Placement;
 use crate::id::JobId;
 use crate::job::JobState;
@@ -37,7 +38,11 @@ pub fn check(fsm: &Fsm, placement: &Placement) -> Result<Approved, Rejection> {
     let ask = Ask::of_job(&capacity, job);
     check_node(&capacity, &ask, placement).map_err(|why| stale(id, why))?;
     let approved = check_gpus(&capacity, &ask, placement).map_err(|why| stale(id, why))?;
-    Ok(approved)
+    let limit = class_limit::reached(fsm, &job.owner, &job.spec);
+    match limit.filter(|_| approved.parent.is_none()) {
+        Some(limit) => Err(stale(id, WaitReason::ClassLimit(limit).alone())),
+        None => Ok(approved),
+    }
 }
 
 fn check_node(capacity: &Capacity<'_>, ask: &Ask<'_>, line: &Placement) -> Result<(), String> {

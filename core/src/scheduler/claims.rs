@@ -42,15 +42,34 @@ pub(crate) fn hold(
         let until = leaving_since + HOLD_MIN;
         return (now <= until).then_some((leaving_since, until));
     };
-    let slack = Millis(longest.0.saturating_mul(SLACK_PERCENT) / 100).max(SLACK_MIN);
     let mut left = HOLD_MAX;
     (1..=EXPECTED_MAX).find_map(|nth| {
-        let earliest = last + Millis(shortest.0.saturating_mul(nth));
-        let latest = last + Millis(longest.0.saturating_mul(nth)) + slack;
+        let (earliest, latest) = nth_save(last, (*shortest, *longest), nth);
         let latest = latest.max(earliest + HOLD_MIN).min(earliest + left);
         left = left.saturating_sub(latest.since(earliest));
         (now <= latest && earliest < latest).then_some((earliest, latest))
     })
+}
+
+/// When its `nth` save from now on is expected, at the earliest and at the latest.
+fn nth_save(
+    last: Timestamp,
+    (shortest, longest): (Millis, Millis),
+    nth: u64,
+) -> (Timestamp, Timestamp) {
+    let slack = Millis(longest.0.saturating_mul(SLACK_PERCENT) / 100).max(SLACK_MIN);
+    let earliest = last + Millis(shortest.0.saturating_mul(nth));
+    (earliest, last + Millis(longest.0.saturating_mul(nth)) + slack)
+}
+
+/// When it is expected to save next, at the earliest and at the latest; `None` where no gap is known, or where saves that
+/// were expected did not come.
+pub(crate) fn next_save(job: &Job, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
+    let gaps = job.gaps();
+    let (shortest, longest) = (*gaps.iter().min()?, *gaps.iter().max()?);
+    let last = job.newest_saved()?.completed_at;
+    let mut all = (1..=EXPECTED_MAX).map(|nth| nth_save(last, (shortest, longest), nth));
+    all.find(|(_, latest)| now <= *latest)
 }
 
 /// Evicted, and not ended yet: its place is held through the grace.
@@ -68,6 +87,8 @@ fn wants_a_place(fsm: &Fsm, allocation: &Allocation, job: &Job) -> bool {
         && job.spec.reservation.is_none()
         && !job.cancel_requested
         && !allocation.causes.contains_key(&CauseKey::Owner)
+        // It is queued again in its own class, behind the job that it leaves for.
+        && !allocation.is_preempted()
         && (fsm.evictions_frozen().is_none() || allocation.must_leave_by_decision())
 }
 

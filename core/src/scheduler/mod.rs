@@ -12,10 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::allocation::StopWhy;
 use crate::calendar::HeldPlace;
-use crate::command::{FirstPlace, Placement};
+use crate::command::{FirstPlace, Placement, Preempt};
+use crate::fsm::preemption::leaving_jobs;
 use crate::id::{AllocationId, JobId, LeaseId};
 use crate::job::{Job, JobSpec};
-use crate::name::{NodeName, UserName};
+use crate::name::{ClassName, NodeName, UserName};
 use crate::reason::{Obstacle, Wait, WaitReason};
 use crate::rejection::Rejection;
 use crate::reservation::{GpuRequest, Reservation};
@@ -27,9 +28,11 @@ mod ask;
 mod capacity;
 mod check;
 pub(crate) mod claims;
+pub(crate) mod class_limit;
 mod foresight;
 mod order;
 mod planner;
+pub(crate) mod preemption;
 mod reasons;
 mod shares;
 pub mod tally;
@@ -40,6 +43,7 @@ mod verdict;
 use crate::state::share::Share;
 use ask::Ask;
 use capacity::Capacity;
+use class_limit::ClassLimits;
 use order::Order;
 use planner::{Planner, Served};
 use shares::Division;
@@ -136,6 +140,8 @@ struct Round<'a> {
     placements: Vec<Placement>,
     first: Option<FirstPlace>,
     placed: BTreeSet<&'a JobId>,
+    /// The first jobs that found no place, of classes that preempt.
+    blocked: Vec<&'a Job>,
 }
 
 /// Serves the queue in its order while anything can be placed, and says no word about the jobs that wait. `order` is asked
@@ -146,27 +152,91 @@ fn serve<'a>(
     mut at_turn: impl FnMut(&Planner<'a>, &'a Job),
 ) -> Round<'a> {
     let mut planner = Planner::new(Capacity::of(fsm));
+    preemption::hold_places(&mut planner, fsm);
     let mut holds = HeldPlaces::default();
     let (mut placements, mut placed) = (Vec::new(), BTreeSet::new());
+    // What was freed for somebody is theirs before all others.
+    for job in preemption::waiting(fsm) {
+        let ask = Ask::of_job(&planner.capacity, job);
+        if let Some(fit) = planner.start(&ask) {
+            placements.push(planner.placement(&job.id, &fit));
+            placed.insert(&job.id);
+        }
+    }
+    let mut blocked = Blocked::of(fsm);
+    let mut limits = ClassLimits::default();
     let mut spent = planner.is_spent();
-    let mut order = if spent { Order::default() } else { order() };
-    while !spent && let Some(job) = order.next() {
+    let mut order = if spent && blocked.is_full() { Order::default() } else { order() };
+    while (!spent || !blocked.is_full())
+        && let Some(job) = order.next()
+    {
+        if placed.contains(&job.id) {
+            order.charge(job);
+            continue;
+        }
+        if spent {
+            if limits.admit(fsm, job) {
+                blocked.add(job);
+            }
+            continue;
+        }
         holds.before(&mut planner, fsm, job);
         at_turn(&planner, job);
         if fsm.may_run_unseen(job).is_some() {
             continue;
         }
         let ask = Ask::of_job(&planner.capacity, job);
-        let Some(fit) = planner.start(&ask) else { continue };
+        let admitted = limits.admit(fsm, job);
+        let fit = match admitted {
+            true => planner.start(&ask),
+            false => planner.start_in_own_pool(&ask),
+        };
+        let Some(fit) = fit else {
+            if admitted {
+                blocked.add(job);
+            }
+            continue;
+        };
         if fit.pool.is_none() {
             order.charge(job);
+            limits.count(fsm, job);
         }
         placements.push(planner.placement(&job.id, &fit));
         placed.insert(&job.id);
         spent = planner.is_spent();
     }
     let first = first_place(fsm, &planner);
-    Round { planner, holds, placements, first, placed }
+    Round { planner, holds, placements, first, placed, blocked: blocked.jobs }
+}
+
+/// The first jobs that found no place and that something might leave for.
+struct Blocked<'a> {
+    fsm: &'a Fsm,
+    jobs: Vec<&'a Job>,
+    /// The classes with jobs that wait, and whether anything might leave for one of them.
+    might: BTreeMap<&'a ClassName, bool>,
+    max: usize,
+}
+
+impl<'a> Blocked<'a> {
+    fn of(fsm: &'a Fsm) -> Self {
+        // Asked for after every change: nothing is looked for where only one class has jobs.
+        let max = if fsm.jobs_by_class.len() > 1 { preemption::LOOKED_FOR_MAX } else { 0 };
+        Self { fsm, jobs: Vec::new(), might: BTreeMap::new(), max }
+    }
+
+    fn is_full(&self) -> bool {
+        self.jobs.len() >= self.max
+    }
+
+    fn add(&mut self, job: &'a Job) {
+        let class = &job.spec.class;
+        let might = self.might.entry(class);
+        let might = *might.or_insert_with(|| !self.fsm.classes_below(class).is_empty());
+        if might && !self.is_full() {
+            self.jobs.push(job);
+        }
+    }
 }
 
 /// Whose place is to be kept from now on. Who has one keeps it while shares change, until the job starts or its start
@@ -195,12 +265,18 @@ fn first_place(fsm: &Fsm, planner: &Planner<'_>) -> Option<FirstPlace> {
 pub struct Next {
     pub placements: Vec<Placement>,
     pub first: Option<FirstPlace>,
+    /// Work that is to leave for one of the others.
+    pub preempt: Option<Preempt>,
+    /// When to look again although nothing happens.
+    pub look_at: Option<Timestamp>,
 }
 
 /// What is to be done now. It is asked for after every change, and looks no further than it must.
 pub fn next(fsm: &Fsm) -> Next {
-    let Round { placements, first, .. } = serve(fsm, || Order::of(fsm), |_, _| ());
-    Next { placements, first }
+    let Round { mut planner, placements, first, blocked, .. } =
+        serve(fsm, || Order::of(fsm), |_, _| ());
+    let preemption::Choice { order, look_at } = preemption::choose(&mut planner, fsm, &blocked);
+    Next { placements, first, preempt: order, look_at }
 }
 
 /// What is to start now, in the order of the queue: the placements of [`plan`].
@@ -220,8 +296,8 @@ pub fn plan(fsm: &Fsm) -> Plan {
         if placed.contains(&job.id) {
             continue;
         }
-        let (reason, earliest) = match fsm.may_run_unseen(job) {
-            Some(node) => (WaitReason::MayRunOn(node.clone()).alone(), None),
+        let (reason, earliest) = match known_wait(fsm, job) {
+            Some(known) => known,
             None => {
                 let ask = Ask::of_job(&planner.capacity, job);
                 planner.wait(&ask)
@@ -258,13 +334,12 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     if placed.contains(id) {
         return Some(Explanation { place, verdicts, reason: None, earliest: Some(fsm.now()) });
     }
-    if let Some(node) = fsm.may_run_unseen(job) {
-        let reason = Some(WaitReason::MayRunOn(node.clone()).alone());
-        return Some(Explanation { place, verdicts, reason, earliest: None });
+    if let Some((reason, earliest)) = known_wait(fsm, job) {
+        return Some(Explanation { place, verdicts, reason: Some(reason), earliest });
     }
     let before = places.into_iter().take(at);
     for other in before.filter(|other| !placed.contains(&other.id)) {
-        if fsm.may_run_unseen(other).is_none() {
+        if known_wait(fsm, other).is_none() {
             let ask = Ask::of_job(&planner.capacity, other);
             planner.wait(&ask);
         }
@@ -272,6 +347,20 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     let ask = Ask::of_job(&planner.capacity, job);
     let (reason, earliest) = planner.wait_in_full(&ask);
     Some(Explanation { place, verdicts, reason: Some(reason), earliest })
+}
+
+/// Why a job waits, where that does not follow from what the nodes have; and when it starts.
+fn known_wait(fsm: &Fsm, job: &Job) -> Option<(Wait, Option<Timestamp>)> {
+    if let Some(node) = fsm.may_run_unseen(job) {
+        return Some((WaitReason::MayRunOn(node.clone()).alone(), None));
+    }
+    if let Some(preemption) = fsm.preemptions().get(&job.id) {
+        let jobs = leaving_jobs(fsm, preemption).into_iter().collect();
+        let reason = WaitReason::Preempts { jobs, node: preemption.node.clone() };
+        return Some((reason.alone(), Some(preemption.starts_at.max(fsm.now()))));
+    }
+    let limit = class_limit::reached(fsm, &job.owner, &job.spec)?;
+    Some((WaitReason::ClassLimit(limit).alone(), None))
 }
 
 fn verdicts_on_all(planner: &Planner<'_>, job: &Job) -> Vec<NodeVerdict> {
@@ -294,6 +383,7 @@ pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {
     let mut capacity = Capacity::of(fsm);
     capacity.lift(leaving);
     let mut planner = Planner::new(capacity);
+    preemption::hold_places(&mut planner, fsm);
     // All attempts: it is asked when a job that must leave saved a checkpoint, and plans for the whole fleet anyway.
     let evicted = fsm.allocations().values().filter(|a| {
         a.id != *allocation
@@ -394,6 +484,11 @@ pub fn could_start_now(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<()
     let Round { mut planner, mut holds, .. } = serve(fsm, || Order::of(fsm), |_, _| ());
     holds.at_last(&mut planner, fsm);
     let ask = Ask::new(&planner.capacity, owner, spec);
+    if let Some(limit) = class_limit::reached(fsm, owner, spec)
+        && planner.start_in_own_pool(&ask).is_none()
+    {
+        return Err(Rejection::NotNow { why: WaitReason::ClassLimit(limit).alone().to_string() });
+    }
     match planner.serve(&ask) {
         Served::Placed(_) => Ok(()),
         Served::Waits { reason, .. } => Err(Rejection::NotNow { why: reason.to_string() }),

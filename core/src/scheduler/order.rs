@@ -1,4 +1,4 @@
-//! The order in which a plan serves the queue: interrupted work, then what has waited longer than a bound, then the job
+//! The order in which a plan serves the queue: class by class, and within a class interrupted work, then what has waited longer than a bound, then the job
 //! whose place is kept already, then those whose owners have had least of their share.
 //!
 //! Projects come by what their people had, divided by the project's weight; within a project people are equal. So what
@@ -6,11 +6,12 @@
 //! once: of two people who start with nothing, each gets every second place, however many jobs one of them has sent.
 //! Jobs of one person are served as they were submitted.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::fair_share::{Amount, Rate};
 use crate::job::{Job, RANK_NEW};
-use crate::name::{ProjectName, UserName};
+use crate::name::{ClassName, ProjectName, UserName};
 use crate::state::Fsm;
 use crate::time::{Millis, Timestamp};
 
@@ -49,31 +50,96 @@ impl Group<'_> {
     }
 }
 
-/// The queue, as it is served.
+/// The jobs of one class, as they are served.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Order<'a> {
-    half_life: Millis,
-    /// Those that come before all others, in this order.
+struct InClass<'a> {
+    /// Those that come before all others of it, in this order.
     first: VecDeque<&'a Job>,
     groups: Vec<Group<'a>>,
     order: BTreeSet<Key>,
     /// Where each person is in it.
-    people: BTreeMap<(&'a ProjectName, &'a UserName), (usize, usize)>,
+    people: BTreeMap<Account<'a>, (usize, usize)>,
+}
+
+type Account<'a> = (&'a ProjectName, &'a UserName);
+
+/// The queue, as it is served: class by class, the highest first.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Order<'a> {
+    half_life: Millis,
+    now: InClass<'a>,
+    /// The jobs of lower classes, by submission; of the highest of them last.
+    lower: Vec<Vec<&'a Job>>,
+    /// The state, for those.
+    fsm: Option<&'a Fsm>,
+    /// What the plan gave to each so far: it counts in lower classes too.
+    given: BTreeMap<Account<'a>, Amount>,
 }
 
 impl<'a> Order<'a> {
     pub(super) fn of(fsm: &'a Fsm) -> Self {
+        let mut classes: BTreeMap<&ClassName, Vec<&Job>> = BTreeMap::new();
+        for job in fsm.queue() {
+            classes.entry(&job.spec.class).or_default().push(job);
+        }
+        let mut lower: Vec<((u32, &ClassName), Vec<&Job>)> = classes
+            .into_iter()
+            .map(|(name, jobs)| {
+                let priority = fsm.class(name).map_or(0, |class| class.priority);
+                ((priority, name), jobs)
+            })
+            .collect();
+        // Of equal classes, by name.
+        lower.sort_by_key(|((priority, name), _)| (*priority, Reverse(*name)));
         let mut this = Self {
             half_life: fsm.fair_share().half_life,
-            first: VecDeque::new(),
-            groups: Vec::new(),
-            order: BTreeSet::new(),
-            people: BTreeMap::new(),
+            now: InClass::default(),
+            lower: lower.into_iter().map(|(_, jobs)| jobs).collect(),
+            fsm: Some(fsm),
+            given: BTreeMap::new(),
         };
+        this.open_next();
+        this
+    }
+
+    /// Begins with the next lower class. False where there is none.
+    fn open_next(&mut self) -> bool {
+        let (Some(fsm), Some(jobs)) = (self.fsm, self.lower.pop()) else { return false };
+        self.now = InClass::of(fsm, jobs, &self.given);
+        true
+    }
+
+    /// The next job, which is then no longer in it.
+    pub(super) fn next(&mut self) -> Option<&'a Job> {
+        loop {
+            if let Some(job) = self.now.next() {
+                return Some(job);
+            }
+            if !self.open_next() {
+                return None;
+            }
+        }
+    }
+
+    /// The job got a place that no reservation had paid for: its owner's other jobs come later.
+    pub(super) fn charge(&mut self, job: &'a Job) {
+        let cpu = job.spec.cpu_millis.unwrap_or(CPU_MILLIS_WITHOUT_GPU);
+        let rate = Rate::of(job.spec.gpus.count as usize, cpu);
+        let load = rate.times(job.time_left().min(self.half_life));
+        let account = (&job.spec.project, &job.owner);
+        let given = self.given.entry(account).or_default();
+        *given = given.plus(load);
+        self.now.charge(account, load);
+    }
+}
+
+impl<'a> InClass<'a> {
+    fn of(fsm: &'a Fsm, jobs: Vec<&'a Job>, given: &BTreeMap<Account<'a>, Amount>) -> Self {
+        let mut this = Self::default();
         let kept = fsm.first_place().map(|first| &first.job);
         let (mut new, mut last_of_first): (Vec<&Job>, Option<&Job>) = (Vec::new(), None);
         let mut overdue = BTreeSet::new();
-        for job in fsm.queue() {
+        for job in jobs {
             let is_first = match job.queue.rank < RANK_NEW {
                 true => true,
                 // One of each person: else a long list of one would keep all others waiting.
@@ -90,6 +156,9 @@ impl<'a> Order<'a> {
         this.first.extend(last_of_first);
         if !new.is_empty() {
             this.add_all(fsm, new);
+            for (account, load) in given {
+                this.charge(*account, *load);
+            }
         }
         this
     }
@@ -131,8 +200,7 @@ impl<'a> Order<'a> {
         Some((u128::from(of.load.0) * PARTS / u128::from(of.weight.max(1)), *submitted, group))
     }
 
-    /// The next job, which is then no longer in it.
-    pub(super) fn next(&mut self) -> Option<&'a Job> {
+    fn next(&mut self) -> Option<&'a Job> {
         if let Some(job) = self.first.pop_front() {
             return Some(job);
         }
@@ -147,12 +215,9 @@ impl<'a> Order<'a> {
         job
     }
 
-    /// The job got a place that no reservation had paid for: its owner's other jobs come later.
-    pub(super) fn charge(&mut self, job: &Job) {
-        let Some((group, person)) = self.people.get(&(&job.spec.project, &job.owner)).copied()
-        else {
-            return;
-        };
+    /// Somebody got that much more.
+    fn charge(&mut self, account: Account<'a>, load: Amount) {
+        let Some((group, person)) = self.people.get(&account).copied() else { return };
         if let Some(key) = self.key(group) {
             self.order.remove(&key);
         }
@@ -160,9 +225,6 @@ impl<'a> Order<'a> {
         if let Some(key) = of.key(person) {
             of.order.remove(&key);
         }
-        let cpu = job.spec.cpu_millis.unwrap_or(CPU_MILLIS_WITHOUT_GPU);
-        let rate = Rate::of(job.spec.gpus.count as usize, cpu);
-        let load = rate.times(job.time_left().min(self.half_life));
         of.load = of.load.plus(load);
         of.people[person].load = of.people[person].load.plus(load);
         let key = of.key(person);

@@ -118,6 +118,14 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// As `start`, on what the owner has reserved and on no other GPU.
+    pub(super) fn start_in_own_pool(&mut self, ask: &Ask<'a>) -> Option<Fit> {
+        let free = ask.source == Source::Anywhere && ask.count() > 0;
+        let fit = free.then(|| self.in_own_pools(ask))??;
+        self.take(ask, &fit);
+        Some(fit)
+    }
+
     /// No job of any kind can be placed any more.
     pub(super) fn is_spent(&self) -> bool {
         self.placed >= PLACEMENTS_MAX
@@ -215,10 +223,16 @@ impl<'a> Planner<'a> {
     }
 
     /// The places on the node that are kept for others and would be in this job's way.
-    fn kept(&self, ask: &Ask<'_>, at: usize) -> impl Iterator<Item = &Shadow> {
-        let until = ask.until;
+    pub(super) fn kept(&self, ask: &Ask<'_>, at: usize) -> impl Iterator<Item = &Shadow> {
+        let (until, job) = (ask.until, ask.job);
         let kept = self.shadow.iter().chain(&self.claims);
-        kept.filter(move |kept| kept.node == at && until > kept.starts_at)
+        let others = kept.filter(move |kept| job.is_none() || kept.job.as_ref() != job);
+        others.filter(move |kept| kept.node == at && until > kept.starts_at)
+    }
+
+    /// The start of a job is known without looking ahead.
+    pub(super) fn expect(&mut self, job: &'a JobId, foreseen: Foreseen) {
+        self.expected.insert(job, foreseen);
     }
 
     fn on_free_gpus(&mut self, ask: &Ask<'_>) -> Option<Fit> {

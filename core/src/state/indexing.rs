@@ -14,9 +14,10 @@ use super::contents::Contents;
 use super::index::{Entry, Index};
 use super::standing::Standing;
 use crate::allocation::Allocation;
+use crate::class::Preemptible;
 use crate::id::{JobId, ReservationId};
 use crate::job::Job;
-use crate::name::NodeName;
+use crate::name::{ClassName, NodeName};
 use crate::node::Node;
 use crate::reservation::{Reservation, ReservationState};
 
@@ -190,17 +191,22 @@ impl Fsm {
 
     /// The job names its reservation from now on.
     pub(crate) fn bind_job(&mut self, job: &Job) {
+        self.jobs_by_class.entry(job.spec.class.clone()).or_default().insert(job.id.clone());
         if let Some(reservation) = &job.spec.reservation {
             self.jobs_bound.entry(reservation.clone()).or_default().insert(job.id.clone());
         }
     }
 
-    /// Before the job goes away or names another reservation.
+    /// Before the job goes away, or names another reservation or class.
     pub(crate) fn unbind_job(&mut self, id: &JobId) {
-        let Some(reservation) = self.jobs.get(id).and_then(|job| job.spec.reservation.as_ref())
-        else {
-            return;
-        };
+        let Some(job) = self.jobs.get(id) else { return };
+        if let Some(jobs) = self.jobs_by_class.get_mut(&job.spec.class) {
+            jobs.remove(id);
+            if jobs.is_empty() {
+                self.jobs_by_class.remove(&job.spec.class);
+            }
+        }
+        let Some(reservation) = &job.spec.reservation else { return };
         if let Some(jobs) = self.jobs_bound.get_mut(reservation) {
             jobs.remove(id);
             if jobs.is_empty() {
@@ -212,12 +218,35 @@ impl Fsm {
     /// In a state that was read back.
     pub(crate) fn bind_all_jobs(&mut self) {
         let mut bound: BTreeMap<ReservationId, BTreeSet<JobId>> = BTreeMap::new();
+        let mut by_class: BTreeMap<ClassName, BTreeSet<JobId>> = BTreeMap::new();
         for job in self.jobs.values() {
+            by_class.entry(job.spec.class.clone()).or_default().insert(job.id.clone());
             if let Some(reservation) = &job.spec.reservation {
                 bound.entry(reservation.clone()).or_default().insert(job.id.clone());
             }
         }
         self.jobs_bound = bound;
+        self.jobs_by_class = by_class;
+    }
+
+    /// The jobs of a class, ended ones too.
+    pub fn jobs_of_class(&self, class: &ClassName) -> impl Iterator<Item = &Job> {
+        let of_it = self.jobs_by_class.get(class).into_iter().flatten();
+        of_it.filter_map(|id| self.jobs.get(id))
+    }
+
+    /// The classes with jobs whose place a job of that class may take.
+    pub(crate) fn classes_below(&self, class: &ClassName) -> Vec<ClassName> {
+        let Some(mine) = self.class(class).filter(|class| class.preempts) else {
+            return Vec::new();
+        };
+        let below = |name: &&ClassName| {
+            let its = self.class(name);
+            its.is_some_and(|its| {
+                its.priority < mine.priority && its.preemptible != Preemptible::Never
+            })
+        };
+        self.jobs_by_class.keys().filter(below).cloned().collect()
     }
 
     /// The jobs that wait to run in a reservation, first served first; those that are tried again later come last.
@@ -242,7 +271,12 @@ impl Fsm {
             self.jobs_bound.get(reservation).is_some_and(|jobs| jobs.contains(job))
         };
         let count = self.jobs.values().filter(|job| job.spec.reservation.is_some()).count();
-        listed == count && naming.all(there)
+        let of_class = |job: &Job| {
+            self.jobs_by_class.get(&job.spec.class).is_some_and(|jobs| jobs.contains(&job.id))
+        };
+        let classed: usize = self.jobs_by_class.values().map(BTreeSet::len).sum();
+        let by_class = classed == self.jobs.len() && self.jobs.values().all(of_class);
+        listed == count && naming.all(there) && by_class
     }
 
     /// Whether all that is derived from the state is what it would be if it were made again from nothing. A member of

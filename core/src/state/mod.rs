@@ -10,6 +10,7 @@ use crate::access::Access;
 use crate::allocation::Allocation;
 use crate::audit::prune::Pruned;
 use crate::authority::Authorities;
+use crate::class::{Class, Classes};
 use crate::command::FirstPlace;
 use crate::controller::Roster;
 use crate::ending::ReservationRules;
@@ -19,8 +20,9 @@ use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId}
 use crate::job::{Job, JobDefaults, QueueKey};
 use crate::lease::Lease;
 use crate::limits::LimitsByGroup;
-use crate::name::{GpuUuid, NodeName};
+use crate::name::{ClassName, GpuUuid, NodeName};
 use crate::node::{JoinToken, Node};
+use crate::preemption::Preemptions;
 use crate::project::Projects;
 use crate::reservation::{Place, Reservation};
 use crate::time::{Timestamp, Window};
@@ -90,6 +92,12 @@ pub struct Fsm {
     /// Whose place is kept, since an earlier plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) first_place: Option<FirstPlace>,
+    /// When the queue is looked through again although nothing happens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) look_at: Option<Timestamp>,
+    /// Work that leaves for jobs of higher classes, by the job.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) preemptions: Preemptions,
     pub(crate) jobs_submitted: u64,
     /// Finished jobs, oldest first.
     pub(crate) finished: VecDeque<JobId>,
@@ -115,6 +123,9 @@ pub struct Fsm {
     /// Projects that admins made.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) projects: Projects,
+    /// Classes that admins created or changed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) classes: Classes,
     /// What people used, and how fast it fades.
     #[serde(default, skip_serializing_if = "FairShare::is_default")]
     pub(crate) fair_share: FairShare,
@@ -151,6 +162,9 @@ pub struct Fsm {
     /// The jobs that name each reservation, ended ones too. Derived from the jobs.
     #[serde(skip)]
     pub(crate) jobs_bound: BTreeMap<ReservationId, BTreeSet<JobId>>,
+    /// The jobs of each class, ended ones too. Derived from the jobs.
+    #[serde(skip)]
+    pub(crate) jobs_by_class: BTreeMap<ClassName, BTreeSet<JobId>>,
 }
 
 /// JSON keys are text, so the queue is stored as a list of pairs.
@@ -305,6 +319,11 @@ impl Fsm {
         self.first_place.as_ref().filter(waits)
     }
 
+    /// When the queue is looked through again although nothing happens.
+    pub fn look_at(&self) -> Option<Timestamp> {
+        self.look_at
+    }
+
     /// Attempts that have not ended.
     pub fn allocations(&self) -> &BTreeMap<AllocationId, Allocation> {
         &self.allocations
@@ -356,6 +375,21 @@ impl Fsm {
     /// Those that admins made, and `default` where something is set of it.
     pub fn projects(&self) -> &Projects {
         &self.projects
+    }
+
+    /// One class, as it is in this fleet.
+    pub fn class(&self, name: &ClassName) -> Option<Class> {
+        self.classes.get(name).cloned().or_else(|| Class::built_in(name))
+    }
+
+    /// The names of all classes, the highest priority first.
+    pub fn class_names(&self) -> Vec<ClassName> {
+        let built_in = Class::BUILT_IN.iter().filter_map(|name| ClassName::parse(name).ok());
+        let mut all: BTreeSet<ClassName> = built_in.collect();
+        all.extend(self.classes.keys().cloned());
+        let mut all: Vec<ClassName> = all.into_iter().collect();
+        all.sort_by_key(|name| std::cmp::Reverse(self.class(name).map(|class| class.priority)));
+        all
     }
 
     /// Number and hash of the newest audit record.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::job::{Job, RANK_NEW};
-use crate::name::{ProjectName, UserName};
+use crate::name::{ClassName, ProjectName, UserName};
 use crate::scheduler::tally::{ACTIVE_FOR, Had, Tally};
 use crate::scheduler::{Plan, comes_first};
 use crate::state::Fsm;
@@ -128,6 +128,13 @@ pub enum PlaceBy {
     Kept,
     /// What its owner had; in a fleet with several projects also what the project is, whose people come before it.
     Share { owner: UserName, had: Had, project: Option<ProjectName> },
+}
+
+/// The class of a job that waits, if jobs of a higher class wait too.
+pub fn behind_classes<'a>(fsm: &Fsm, job: &'a Job) -> Option<&'a ClassName> {
+    let priority = |job: &Job| fsm.class(&job.spec.class).map(|class| class.priority);
+    let mine = priority(job);
+    fsm.queue().any(|other| priority(other) > mine).then_some(&job.spec.class)
 }
 
 pub fn place_by(fsm: &Fsm, job: &Job) -> PlaceBy {

@@ -10,7 +10,7 @@ use fleet_core::job::{
     CheckpointPlan, JobSpec, RESTARTS_WITH_CHECKPOINT, STOP_GRACE_DEFAULT, TIME_LIMIT_DEFAULT,
     TerminalSize, Volume,
 };
-use fleet_core::name::{GpuUuid, NodeName, ProjectName};
+use fleet_core::name::{ClassName, GpuUuid, NodeName, ProjectName};
 use fleet_core::reservation::GpuRequest;
 use fleet_core::time::{Millis, Timestamp};
 
@@ -22,6 +22,14 @@ fn optional(text: &str) -> Option<String> {
 
 fn bad(field: &str, error: impl ToString) -> Rejection {
     Rejection::field(field, error.to_string())
+}
+
+/// The class, `normal` when none is named.
+pub fn class(text: &str) -> Result<ClassName, Rejection> {
+    match text {
+        "" => Ok(ClassName::normal()),
+        text => ClassName::parse(text).map_err(|e| bad("class", e)),
+    }
 }
 
 /// The project, `default` when none is named.
@@ -143,6 +151,7 @@ pub fn job_spec(spec: &v1::JobSpec, expected_uid: Option<u32>) -> Result<JobSpec
     Ok(JobSpec {
         name: spec.name.clone(),
         project: project(&spec.project)?,
+        class: class(&spec.class)?,
         image: optional(&spec.image).unwrap_or_else(|| "host".to_owned()),
         argv: spec.argv.clone(),
         env: env(&spec.env)?,
@@ -177,6 +186,7 @@ pub fn job_spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
     v1::JobSpec {
         name: spec.name.clone(),
         project: spec.project.to_string(),
+        class: spec.class.to_string(),
         image: spec.image.clone(),
         argv: spec.argv.clone(),
         env: spec

@@ -22,6 +22,10 @@ pub struct Job {
     pub owner: String,
     /// The project it counts for.
     pub project: String,
+    /// What comes first, and what may take whose place.
+    pub class: String,
+    /// Before that nobody can take its place; null where it does not run, or where nobody ever can.
+    pub guaranteed_until: Option<Time>,
     /// `queued`, `starting`, `running`, `stopping`, `completed`, `failed`, `cancelled`, `timed_out`.
     pub state: Stated<JobState>,
     /// The node of its newest attempt; null: it has none yet.
@@ -218,6 +222,8 @@ impl From<pb::Job> for Job {
             name: job.name,
             owner: job.owner,
             project: job.project,
+            class: job.class,
+            guaranteed_until: time(job.guaranteed_until_unix_ms),
             state: job.state.into(),
             attempt: job.attempt,
         }
@@ -290,6 +296,8 @@ impl Document for Job {
         "name",
         "owner",
         "project",
+        "class",
+        "guaranteed_until",
         "state",
         "node",
         "gpus",

@@ -7,6 +7,7 @@
 pub mod authority;
 pub mod calendar;
 pub mod checkpoint;
+pub mod class;
 pub mod controller;
 pub mod gpu;
 pub mod gpu_stay;

@@ -122,6 +122,7 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
     Ok(JobSpec {
         name,
         project: args.project.clone().unwrap_or_default(),
+        class: args.class.clone().unwrap_or_default(),
         image: image(&args.image, cwd)?,
         argv: args.argv.clone(),
         env: env.into_iter().map(|(key, value)| KeyValue { key, value }).collect(),

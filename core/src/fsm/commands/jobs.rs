@@ -14,11 +14,14 @@ impl Act for JobCommand {
             JobCommand::Cancel { id }
             | JobCommand::Restart { id, .. }
             | JobCommand::SetTimeLimit { id, .. }
+            | JobCommand::SetClass { id, .. }
             | JobCommand::Remove { id }
             | JobCommand::AskCheckpoint { id } => {
                 owner_or_admin(actor, fsm.job(id).map(|job| &job.owner))
             }
-            JobCommand::Place { .. } | JobCommand::KeepPlace { .. } => controller(actor),
+            JobCommand::Place { .. } | JobCommand::KeepPlace { .. } | JobCommand::Preempt(_) => {
+                controller(actor)
+            }
             JobCommand::SetDefaults { .. } => admin(actor),
         }
     }
@@ -29,10 +32,12 @@ impl Act for JobCommand {
             JobCommand::Cancel { id } => fsm.cancellable(id).map(|_| ()),
             JobCommand::Restart { .. }
             | JobCommand::SetTimeLimit { .. }
+            | JobCommand::SetClass { .. }
             | JobCommand::Remove { .. }
             | JobCommand::AskCheckpoint { .. }
             | JobCommand::Place { .. }
             | JobCommand::KeepPlace { .. }
+            | JobCommand::Preempt(_)
             | JobCommand::SetDefaults { .. } => Ok(()),
         }
     }
@@ -43,8 +48,10 @@ impl Act for JobCommand {
             | JobCommand::Cancel { .. }
             | JobCommand::Restart { .. }
             | JobCommand::SetTimeLimit { .. }
+            | JobCommand::SetClass { .. }
             | JobCommand::Place { .. }
-            | JobCommand::KeepPlace { .. } => true,
+            | JobCommand::KeepPlace { .. }
+            | JobCommand::Preempt(_) => true,
             JobCommand::Remove { .. }
             | JobCommand::AskCheckpoint { .. }
             | JobCommand::SetDefaults { .. } => false,
@@ -64,8 +71,11 @@ impl Act for JobCommand {
             JobCommand::Remove { id } => fsm.remove_job(turn, id),
             JobCommand::AskCheckpoint { id } => fsm.ask_checkpoint(turn, id),
             JobCommand::Place { placements } => Ok(fsm.place_jobs(turn, placements)),
-            JobCommand::KeepPlace { first } => {
+            JobCommand::SetClass { id, class } => fsm.set_job_class(turn, id, class),
+            JobCommand::Preempt(order) => fsm.preempt(turn, order),
+            JobCommand::KeepPlace { first, look_at } => {
                 fsm.first_place.clone_from(first);
+                fsm.look_at = *look_at;
                 Ok(Reply::Done)
             }
             JobCommand::SetDefaults { stop_after, without_gpus_percent } => {

@@ -13,6 +13,7 @@ use crate::reply::Reply;
 mod access;
 mod audit;
 mod authority;
+mod classes;
 mod cluster;
 mod controllers;
 mod ending;
@@ -71,6 +72,7 @@ pub(super) fn of(command: &Command) -> &dyn Act {
         Command::Reboot(command) => command,
         Command::Limits(command) => command,
         Command::Project(command) => command,
+        Command::Class(command) => command,
         Command::Audit(command) => command,
     }
 }

@@ -9,17 +9,19 @@
 use sha2::{Digest, Sha256};
 
 use super::windows::grant;
-use super::world::{World, bad, job, node, person, plain, res, sticky, training};
+use super::world::{World, bad, gpu, job, node, person, plain, res, sticky, training};
 use crate::access::{CertificateHolder, Login, Vouching};
 use crate::actor::{Actor, Who};
 use crate::allocation::AttemptEnd;
 use crate::audit::prune::{KEEP_MIN, Prune};
 use crate::checkpoint::{CheckpointNote, Content, RestartFrom};
+use crate::class::ClassChange;
 use crate::command::{
-    AccessCommand, AdmitController, AuditCommand, ClusterCommand, Command, ControllerCommand,
-    CreateControllerToken, CreateJoinToken, CreateReservation, EndingCommand, Envelope, FirstPlace,
-    GpuCommand, JobCommand, LimitsCommand, NodeCommand, ProjectCommand, RebootCommand,
-    RefusedRequests, Report, ReservationChange, ReservationCommand, TokenCommand,
+    AccessCommand, AdmitController, AuditCommand, ClassCommand, ClusterCommand, Command,
+    ControllerCommand, CreateControllerToken, CreateJoinToken, CreateReservation, EndingCommand,
+    Envelope, FirstPlace, GpuCommand, JobCommand, LimitsCommand, NodeCommand, Preempt,
+    ProjectCommand, RebootCommand, RefusedRequests, Report, ReservationChange, ReservationCommand,
+    TokenCommand,
 };
 use crate::ending::{EndPolicy, GpuHolder, HolderStep, WindowUse};
 use crate::gpu::Presence;
@@ -29,7 +31,7 @@ use crate::image::ImageUsed;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
 use crate::limits::ReservationLimits;
-use crate::name::{GroupName, ProjectName};
+use crate::name::{ClassName, GroupName, ProjectName};
 use crate::node::{Liveness, MachineIdentity};
 use crate::project::ProjectChange;
 use crate::reservation::GpuRequest;
@@ -49,7 +51,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 68, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 73, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -388,11 +390,43 @@ fn limits(w: &mut World) {
         w.give(person("root"), Command::Limits(set)).unwrap();
     }
     projects(w);
+    classes(w);
     let remove = LimitsCommand::Remove { group: group("*") };
     w.give(person("root"), Command::Limits(remove)).unwrap();
     let (name, groups) = (super::world::user("ada"), [group("students")].into());
     let ada = Actor { who: Who::User { name, admin: false, groups }, ..person("ada") };
     w.give(ada, Command::Reservation(ReservationCommand::Release { id: res("r10") })).unwrap();
+}
+
+/// Classes, and a job that leaves for one of a higher class.
+fn classes(w: &mut World) {
+    let name = |name: &str| ClassName::parse(name).unwrap();
+    let mut first = ClassChange { priority: Some(150), ..ClassChange::default() };
+    first.people.add_members = [super::world::user("bob")].into();
+    let change = ClassChange { min_run: Some(Millis::ZERO), ..ClassChange::default() };
+    for command in [
+        ClassCommand::Create { name: name("deadline"), first: Box::new(first.clone()) },
+        ClassCommand::Create { name: name("spare"), first: Box::new(first) },
+        ClassCommand::Remove { name: name("spare") },
+        ClassCommand::Set { name: name("scavenger"), change: Box::new(change) },
+    ] {
+        w.give(person("root"), Command::Class(command)).unwrap();
+    }
+    w.boot("titan09", "boot-1").unwrap();
+    let low = w.run("low", plain(4), "titan09", &[0, 1, 2, 3]);
+    let lower = JobCommand::SetClass { id: job("low"), class: name("scavenger") };
+    w.give(person("ada"), Command::Job(lower)).unwrap();
+    let mut high = plain(1);
+    high.gpus.node = Some(node("titan09"));
+    w.submit("ada", "high", high).unwrap();
+    let order = Preempt {
+        job: job("high"),
+        node: node("titan09"),
+        gpus: vec![gpu("titan09", 0)],
+        starts_at: w.now + Millis::minutes(3),
+        victims: [(low, w.now)].into(),
+    };
+    w.give(Actor::controller(), Command::Job(JobCommand::Preempt(order))).unwrap();
 }
 
 /// Projects, and use that fades.
@@ -415,7 +449,7 @@ fn projects(w: &mut World) {
     let spec = JobSpec { project: name("vision"), ..plain(4) };
     w.submit("ada", "in-project", spec).unwrap();
     let first = FirstPlace { job: job("in-project"), starts_at: w.now + Millis::hours(3) };
-    let keep = JobCommand::KeepPlace { first: Some(first) };
+    let keep = JobCommand::KeepPlace { first: Some(first), look_at: None };
     w.give(Actor::controller(), Command::Job(keep)).unwrap();
 }
 

@@ -405,10 +405,10 @@ impl Story {
     /// Plans and applies; every line must be found good.
     pub(crate) fn place(&mut self) -> scheduler::Plan {
         let plan = scheduler::plan(&self.fsm);
-        let scheduler::Next { placements, first } = scheduler::next(&self.fsm);
+        let scheduler::Next { placements, first, .. } = scheduler::next(&self.fsm);
         assert_eq!(placements, plan.placements, "the plan without reasons");
         if first.as_ref() != self.fsm.first_place() {
-            self.controller(Command::Job(JobCommand::KeepPlace { first })).unwrap();
+            self.controller(Command::Job(JobCommand::KeepPlace { first, look_at: None })).unwrap();
         }
         match self.controller(Command::Job(JobCommand::Place { placements })) {
             Ok(Reply::Placed { results }) => {

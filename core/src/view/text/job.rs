@@ -1,6 +1,7 @@
 //! Why a job is in its state, in one sentence.
 
 use super::gpu_list;
+use crate::name::ClassName;
 use crate::node::Liveness;
 use crate::scheduler::WAITS_MAX;
 use crate::view::job::{Leaving, LeavingHow};
@@ -38,8 +39,8 @@ impl JobReason {
     }
 }
 
-/// Where a job that waits is in the queue, and what that follows from.
-pub fn place(place: u32, by: &PlaceBy) -> String {
+/// Where a job that waits is in the queue, and what that follows from. `class`: its own, where jobs of others wait too.
+pub fn place(place: u32, class: Option<&ClassName>, by: &PlaceBy) -> String {
     let why = match by {
         PlaceBy::Interrupted => "interrupted jobs come first".to_owned(),
         PlaceBy::Waited => format!("it has waited for more than {WAITS_MAX}"),
@@ -58,7 +59,10 @@ pub fn place(place: u32, by: &PlaceBy) -> String {
             format!("{owner} had {}{holds}; {first} first (fleet share)", had.used)
         }
     };
-    format!("place {place} in the queue: {why}")
+    match class {
+        Some(class) => format!("place {place} in the queue: behind classes above {class}; {why}"),
+        None => format!("place {place} in the queue: {why}"),
+    }
 }
 
 impl Pause {

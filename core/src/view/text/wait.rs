@@ -5,8 +5,8 @@ use std::fmt;
 use super::few;
 use crate::name::NodeName;
 use crate::reason::{
-    Emptying, Few, KeptFor, NodePart, Obstacle, Shut, ShutReservation, TakenBy, TakenGpus, Unfit,
-    UnfitGpu, Wait, WaitReason,
+    ClassLimit, Emptying, Few, KeptFor, NodePart, Obstacle, Shut, ShutReservation, TakenBy,
+    TakenGpus, Unfit, UnfitGpu, Wait, WaitReason,
 };
 use crate::state::wish::{bytes, cores as plain_cores};
 use crate::time::Millis;
@@ -34,6 +34,18 @@ impl fmt::Display for Wait {
             WaitReason::Gpus { wanted, obstacle } => write!(f, "waits for {wanted}: {obstacle}"),
             WaitReason::Node(obstacle) => obstacle.fmt(f),
             WaitReason::Closed(nodes) => few(f, nodes, "; "),
+            WaitReason::Preempts { jobs, node } if jobs.named.is_empty() => {
+                write!(f, "its place on {node} is free, and is being prepared for it")
+            }
+            WaitReason::Preempts { jobs, node } => {
+                few(f, jobs, ", ")?;
+                let leave = if jobs.named.len() + jobs.more > 1 { "leave" } else { "leaves" };
+                write!(f, " {leave} {node} for it")
+            }
+            WaitReason::ClassLimit(limit) => {
+                let ClassLimit { class, most, holds } = limit;
+                write!(f, "class {class} allows {most} GPUs a person; its owner has {holds} there")
+            }
             WaitReason::NeverFits(why) => write!(f, "can never start: {why}"),
             WaitReason::Excluded => {
                 write!(f, "can never start: ")?;

@@ -3,7 +3,8 @@
 use super::samples::{self, at};
 use super::{check, check_file};
 use crate::json::{
-    authority, controller, job, limits, line, list, log_level, one, project, reservation, token,
+    authority, class, controller, job, limits, line, list, log_level, one, project, reservation,
+    token,
 };
 use crate::v1 as pb;
 
@@ -110,6 +111,26 @@ fn projects_and_shares_have_the_agreed_json() {
     let default = pb::Project { name: "default".to_owned(), ..pb::Project::default() };
     check("projects", &[project(), default].map(project::Project::from));
     check("shares", &project::ShareLine::all(project::Project::from(project())));
+}
+
+#[test]
+fn classes_have_the_agreed_json() {
+    let class = pb::Class {
+        name: "deadline".to_owned(),
+        priority: 150,
+        everybody: false,
+        members: vec!["ada".to_owned()],
+        groups: vec!["visionlab".to_owned()],
+        preempts: true,
+        preemptible: "checkpoint".to_owned(),
+        min_run_ms: 7_200_000,
+        save_limit_ms: 3_600_000,
+        gpus_each: Some(4),
+        running: 2,
+        waiting: 1,
+    };
+    let normal = pb::Class { name: "normal".to_owned(), everybody: true, ..pb::Class::default() };
+    check("classes", &[class, normal].map(class::Class::from));
 }
 
 #[test]

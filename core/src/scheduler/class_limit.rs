@@ -1,0 +1,71 @@
+//! How many GPUs jobs of one person may hold in a class, where an admin set that.
+//!
+//! Called by each plan at a job's turn, and by the FSM for the re-check. Jobs within reservations do not count.
+
+use std::collections::BTreeMap;
+
+use super::tally::is_within_a_reservation;
+use crate::job::{Job, JobSpec};
+use crate::name::{ClassName, UserName};
+use crate::reason::ClassLimit;
+use crate::rejection::Rejection;
+use crate::state::Fsm;
+
+/// GPUs that jobs of that class and owner hold now.
+fn holds(fsm: &Fsm, class: &ClassName, owner: &UserName) -> u32 {
+    let own = fsm.jobs_of_class(class).filter(|job| job.owner == *owner);
+    let attempts = own.filter_map(|job| fsm.allocation(job.allocation()?));
+    let outside = attempts.filter(|a| !is_within_a_reservation(fsm, a));
+    outside.map(|a| a.gpus.len() as u32).sum()
+}
+
+fn limit(fsm: &Fsm, spec: &JobSpec) -> Option<u32> {
+    // In a reservation its owner's limits for reservations hold.
+    let outside = spec.reservation.is_none() && spec.gpus.count > 0;
+    fsm.class(&spec.class).filter(|_| outside)?.gpus_each
+}
+
+/// The limit that keeps a job from free GPUs by what runs now, if one does.
+pub(crate) fn reached(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Option<ClassLimit> {
+    let most = limit(fsm, spec)?;
+    let holds = holds(fsm, &spec.class, owner);
+    let class = spec.class.clone();
+    (holds + spec.gpus.count > most).then_some(ClassLimit { class, most, holds })
+}
+
+/// A job that alone wants more than its class allows would never start.
+pub(crate) fn check(fsm: &Fsm, spec: &JobSpec) -> Result<(), Rejection> {
+    let most = fsm.class(&spec.class).and_then(|class| class.gpus_each);
+    match most.filter(|most| spec.reservation.is_none() && spec.gpus.count > *most) {
+        None => Ok(()),
+        Some(most) => {
+            let (class, wanted) = (&spec.class, spec.gpus.count);
+            let problem = format!("{wanted} is more than class {class} allows a person: {most}");
+            Err(Rejection::field("gpus", problem))
+        }
+    }
+}
+
+/// What a plan counts while it gives places.
+#[derive(Debug, Default)]
+pub(super) struct ClassLimits<'a> {
+    holds: BTreeMap<(&'a ClassName, &'a UserName), u32>,
+}
+
+impl<'a> ClassLimits<'a> {
+    fn known(&mut self, fsm: &Fsm, job: &'a Job) -> &mut u32 {
+        let (class, owner) = (&job.spec.class, &job.owner);
+        self.holds.entry((class, owner)).or_insert_with(|| holds(fsm, class, owner))
+    }
+
+    pub(super) fn admit(&mut self, fsm: &Fsm, job: &'a Job) -> bool {
+        let Some(most) = limit(fsm, &job.spec) else { return true };
+        *self.known(fsm, job) + job.spec.gpus.count <= most
+    }
+
+    pub(super) fn count(&mut self, fsm: &Fsm, job: &'a Job) {
+        if limit(fsm, &job.spec).is_some() {
+            *self.known(fsm, job) += job.spec.gpus.count;
+        }
+    }
+}

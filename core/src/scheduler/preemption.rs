@@ -1,0 +1,353 @@
+//! Whose work leaves so that a job of a higher class can run, and what is held for that job meanwhile.
+//!
+//! Called by `next` for the first jobs that found no place, by the FSM for the re-check, and by each plan for what is
+//! held. It chooses the work that loses least: what is expected to save soon loses nothing.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::ask::{Ask, Source};
+use super::capacity::{Use, Whose};
+use super::claims::next_save;
+use super::foresight::{Foreseen, foresee};
+use super::planner::{Planner, Shadow};
+use super::tally::is_within_a_reservation;
+use crate::allocation::Allocation;
+use crate::calendar::RELEASE_ALLOWANCE;
+use crate::class::{Class, Preemptible};
+use crate::command::Preempt;
+use crate::fsm::preemption::was_preempted_enough;
+use crate::id::{AllocationId, JobId};
+use crate::job::{Job, RANK_NEW};
+use crate::name::NodeName;
+use crate::preemption::{PREEMPTIONS_MAX, PREEMPTIONS_WITHIN, Preemption, UNSAVED_MAX};
+use crate::state::Fsm;
+use crate::state::share::Share;
+use crate::state::wish::{GpuSet, place_of};
+use crate::time::{Millis, Timestamp};
+
+/// For how many jobs that found no place a plan looks for work that could leave.
+pub(super) const LOOKED_FOR_MAX: usize = 4;
+/// While what could leave may not be asked yet, it is looked through again this often, in whole steps of the fleet's time.
+const LOOK_AGAIN: Millis = Millis::minutes(1);
+
+/// Why work stays where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spared {
+    /// As long as it and the other job are of these classes, and it is where it is.
+    Always,
+    /// It has not begun to run.
+    NotBegun,
+}
+
+/// From when on the place of an attempt may be taken by a job of a class that preempts it; `None` before it has begun.
+pub(crate) fn guaranteed_until(a: &Allocation, job: &Job, class: &Class) -> Option<Timestamp> {
+    let began = a.started_at?;
+    let saved = |job: &Job| job.checkpoints().any(|c| c.allocation == a.id && !c.is_torn());
+    let least = began + class.min_run;
+    match job.spec.checkpoint.is_none() || saved(job) {
+        true => Some(least),
+        // Else one that saves rarely would be stopped before each of its checkpoints, for ever.
+        false => Some(least.max(began + UNSAVED_MAX)),
+    }
+}
+
+/// From when on `job` may take the place of that attempt.
+pub(crate) fn may_preempt(fsm: &Fsm, job: &Job, a: &Allocation) -> Result<Timestamp, Spared> {
+    let of = fsm.job(&a.job).ok_or(Spared::Always)?;
+    let (Some(mine), Some(its)) = (fsm.class(&job.spec.class), fsm.class(&of.spec.class)) else {
+        return Err(Spared::Always);
+    };
+    let way = match its.preemptible {
+        Preemptible::Never => false,
+        Preemptible::Checkpoint => of.spec.checkpoint.is_some(),
+        Preemptible::Always => true,
+    };
+    // One that lost its own place to another does not take a third one's.
+    let was_preempted = job.queue.rank < RANK_NEW && !job.preempted_at.is_empty();
+    // What leaves for another reason is nobody's to take.
+    let leaves = a.stop.is_some() || !a.causes.is_empty() || of.cancel_requested;
+    let there = fsm.node(&a.node).is_some_and(|node| node.closed().is_none());
+    if !mine.preempts
+        || mine.priority <= its.priority
+        || !way
+        || was_preempted
+        || leaves
+        || !there
+        || a.gpus.is_empty()
+        || is_within_a_reservation(fsm, a)
+        || was_preempted_enough(of, fsm.now(), PREEMPTIONS_WITHIN)
+    {
+        return Err(Spared::Always);
+    }
+    guaranteed_until(a, of, &its).ok_or(Spared::NotBegun)
+}
+
+/// Why a preemption is over, if it is: with words where the job did not get its place.
+#[expect(clippy::option_option, reason = "over with and without words")]
+pub(crate) fn is_over(fsm: &Fsm, id: &JobId, preemption: &Preemption) -> Option<Option<String>> {
+    let Some(job) = fsm.job(id).filter(|job| !job.state.is_final()) else { return Some(None) };
+    if job.allocation().is_some() {
+        return Some(None);
+    }
+    let said = |why: &str| Some(Some(why.to_owned()));
+    if !fsm.is_in_queue(job) {
+        return said("it does not wait in the queue");
+    }
+    if fsm.node(&preemption.node).is_none_or(|node| node.closed().is_some()) {
+        return Some(Some(format!("{} takes no work", preemption.node)));
+    }
+    let higher = |id: &AllocationId| {
+        let Some(of) = fsm.allocation(id).and_then(|a| fsm.job(&a.job)) else { return true };
+        let class = |job: &Job| fsm.class(&job.spec.class);
+        class(job).zip(class(of)).is_some_and(|(mine, its)| mine.priority > its.priority)
+    };
+    if !preemption.victims.keys().all(higher) {
+        return said("its class is no higher than theirs any more");
+    }
+    if fsm.now() >= preemption.held_until {
+        return said("it did not start on the place that was freed");
+    }
+    None
+}
+
+/// Work that could leave.
+struct Victim<'a> {
+    allocation: &'a Allocation,
+    gpus: GpuSet,
+    share: Share,
+    /// What is lost of its GPUs' time if it leaves.
+    lost: Millis,
+    /// Until when it is waited for to save.
+    limit: Timestamp,
+    /// When it has left, if all is as expected.
+    left: Timestamp,
+    times: usize,
+}
+
+impl<'a> Victim<'a> {
+    fn new(fsm: &'a Fsm, allocation: &'a Allocation) -> Option<Self> {
+        let (now, job) = (fsm.now(), fsm.job(&allocation.job)?);
+        let class = fsm.class(&job.spec.class)?;
+        let node = fsm.node(&allocation.node)?;
+        let gpus = allocation.gpus.iter().filter_map(|uuid| place_of(node, uuid));
+        let last = job.newest_saved().filter(|saved| saved.allocation == allocation.id);
+        let since = last.map(|saved| saved.completed_at).or(allocation.started_at)?;
+        let saves = job.spec.checkpoint.is_some();
+        let limit = if saves { now + class.save_limit } else { now };
+        let expected = next_save(job, now).map(|(_, latest)| latest).filter(|at| *at <= limit);
+        let lost = match expected {
+            Some(_) => Millis::ZERO,
+            None => limit.since(since),
+        };
+        Some(Self {
+            allocation,
+            gpus: gpus.fold(0, |set, place| set | place),
+            share: Share {
+                cpu_millis: allocation.cpu_millis,
+                memory_bytes: allocation.memory_bytes,
+            },
+            lost,
+            limit,
+            left: expected.unwrap_or(limit) + job.spec.stop_grace + RELEASE_ALLOWANCE,
+            times: job.preempted_at.len(),
+        })
+    }
+
+    fn count(&self) -> u32 {
+        self.gpus.count_ones()
+    }
+
+    /// What loses least comes first, then what frees least beside what is needed.
+    fn key(&self, needed: u32) -> (u64, u32, Timestamp, usize, Reverse<Option<Timestamp>>) {
+        let lost = self.lost.0.saturating_mul(u64::from(self.count()));
+        let surplus = self.count().saturating_sub(needed);
+        (lost, surplus, self.left, self.times, Reverse(self.allocation.started_at))
+    }
+}
+
+/// What a plan says of preemption.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) order: Option<Preempt>,
+    /// When it may come out differently although nothing happens.
+    pub(super) look_at: Option<Timestamp>,
+}
+
+/// For the first of these jobs, none of which found a place, for which something can leave.
+pub(super) fn choose<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm, blocked: &[&'a Job]) -> Choice {
+    let mut choice = Choice::default();
+    if fsm.preemptions().len() >= PREEMPTIONS_MAX || fsm.evictions_frozen().is_some() {
+        return choice;
+    }
+    for job in blocked.iter().filter(|job| !fsm.preemptions().contains_key(&job.id)) {
+        let ask = Ask::of_job(&planner.capacity, job);
+        if ask.source != Source::Anywhere || ask.count() == 0 {
+            continue;
+        }
+        let (by_node, look_at) = victims(fsm, job);
+        choice.look_at = choice.look_at.into_iter().chain(look_at).min();
+        choice.order = cheapest(planner, &ask, job, by_node);
+        if choice.order.is_some() {
+            break;
+        }
+    }
+    choice
+}
+
+type ByNode<'a> = BTreeMap<&'a NodeName, Vec<Victim<'a>>>;
+
+/// What may leave now for the job, and when that changes by time alone.
+fn victims<'a>(fsm: &'a Fsm, job: &Job) -> (ByNode<'a>, Option<Timestamp>) {
+    let (now, mut by_node, mut look_at) = (fsm.now(), ByNode::new(), None::<Timestamp>);
+    // In whole steps, so that it stays what it is while plans follow each other.
+    let next_look = Timestamp((now.0 / LOOK_AGAIN.0 + 1) * LOOK_AGAIN.0);
+    for class in fsm.classes_below(&job.spec.class) {
+        let attempts =
+            fsm.jobs_of_class(&class).filter_map(|job| fsm.allocation(job.allocation()?));
+        for allocation in attempts {
+            let again = match may_preempt(fsm, job, allocation) {
+                Ok(from) if from <= now => {
+                    let victim = Victim::new(fsm, allocation);
+                    by_node.entry(&allocation.node).or_default().extend(victim);
+                    continue;
+                }
+                // It may save before that.
+                Ok(from) => from.min(next_look),
+                Err(Spared::NotBegun) => next_look,
+                Err(Spared::Always) => continue,
+            };
+            look_at = Some(look_at.map_or(again, |at| at.min(again)));
+        }
+    }
+    (by_node, look_at)
+}
+
+/// Of all nodes, where least is lost.
+fn cheapest(
+    planner: &mut Planner<'_>,
+    ask: &Ask<'_>,
+    job: &Job,
+    by_node: ByNode<'_>,
+) -> Option<Preempt> {
+    let mut best: Option<(_, Preempt)> = None;
+    for (name, victims) in by_node {
+        let Some(at) = planner.capacity.position(name) else { continue };
+        let Some(leaving) = leaving(planner, ask, at, victims) else { continue };
+        let Leaving { gpus, victims } = leaving;
+        let lost: u64 = victims.iter().map(|v| v.lost.0.saturating_mul(u64::from(v.count()))).sum();
+        let freed: u32 = victims.iter().map(Victim::count).sum();
+        let starts_at = victims.iter().map(|v| v.left).max()?;
+        let rank = (lost, freed, victims.len(), starts_at);
+        if best.as_ref().is_some_and(|(least, _)| *least <= rank) {
+            continue;
+        }
+        let node = &planner.capacity.nodes[at];
+        let order = Preempt {
+            job: job.id.clone(),
+            node: name.clone(),
+            gpus: node.uuids(gpus),
+            starts_at,
+            victims: victims.iter().map(|v| (v.allocation.id.clone(), v.limit)).collect(),
+        };
+        best = Some((rank, order));
+    }
+    let (_, order) = best?;
+    // What starts as soon by itself needs nobody's place.
+    let by_itself = foresee(&mut planner.capacity, ask);
+    by_itself.is_none_or(|foreseen| foreseen.starts_at > order.starts_at).then_some(order)
+}
+
+/// What leaves a node so that the job fits there, and the GPUs that it gets then.
+struct Leaving<'a> {
+    gpus: GpuSet,
+    victims: Vec<Victim<'a>>,
+}
+
+fn leaving<'v>(
+    planner: &mut Planner<'_>,
+    ask: &Ask<'_>,
+    at: usize,
+    mut victims: Vec<Victim<'v>>,
+) -> Option<Leaving<'v>> {
+    let node = &planner.capacity.nodes[at];
+    if node.closed.is_some() || !ask.admits(node) {
+        return None;
+    }
+    // The limit is the latest start that can come of it.
+    let latest = victims.iter().map(|v| v.limit.max(v.left)).max()?;
+    let until = latest + ask.length + ask.spec.stop_grace;
+    let kept = planner.kept(ask, at).fold(0, |set, kept| set | kept.gpus);
+    let good = ask.meant(node) & node.healthy & node.unpromised(until) & !kept;
+    let free = good & node.free;
+    victims.retain(|victim| victim.gpus & good != 0);
+    let needed = ask.count().saturating_sub(free.count_ones());
+    victims.sort_by_key(|victim| victim.key(needed));
+    let (mut set, mut chosen) = (free, Vec::new());
+    for victim in victims {
+        if set.count_ones() >= ask.count() {
+            break;
+        }
+        set |= victim.gpus & good;
+        chosen.push(victim);
+    }
+    // What loses most stays, if the others free enough.
+    for place in (0..chosen.len()).rev() {
+        let without = chosen.iter().enumerate().filter(|(other, _)| *other != place);
+        let without = without.fold(free, |set, (_, victim)| set | victim.gpus & good);
+        if without.count_ones() >= ask.count() {
+            chosen.remove(place);
+            set = without;
+        }
+    }
+    let gpus = planner.capacity.nodes[at].pick(set, ask.count())?.set;
+    chosen.retain(|victim| victim.gpus & gpus != 0);
+    let node = &planner.capacity.nodes[at];
+    let mut room = node.room;
+    let freed = chosen.iter().fold(0, |set, victim| set | victim.gpus);
+    for victim in &chosen {
+        room.give_back(victim.count(), victim.share);
+    }
+    ask.granted(node, &room, node.idle | freed)?;
+    (!chosen.is_empty()).then_some(Leaving { gpus, victims: chosen })
+}
+
+/// Holds what was freed, or will be, for the jobs that it is freed for: others may run there if they end before.
+pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) {
+    for (id, preemption) in fsm.preemptions() {
+        let (Some(job), Some(at)) = (fsm.job(id), planner.capacity.position(&preemption.node))
+        else {
+            continue;
+        };
+        let ask = Ask::of_job(&planner.capacity, job);
+        let node = &planner.capacity.nodes[at];
+        let gpus = preemption.gpus.iter().filter_map(|uuid| place_of(node.node, uuid));
+        let gpus = gpus.fold(0, |set, place| set | place);
+        let least = ask.least(node);
+        let mut left = node.room;
+        for victim in preemption.victims.keys().filter_map(|id| fsm.allocation(id)) {
+            let share = Share { cpu_millis: victim.cpu_millis, memory_bytes: victim.memory_bytes };
+            left.give_back(victim.gpus.len() as u32, share);
+        }
+        left.take(ask.count(), least);
+        let starts_at = preemption.starts_at.max(fsm.now());
+        let until = starts_at + ask.length + ask.spec.stop_grace;
+        planner.claims.push(Shadow { job: Some(id.clone()), node: at, starts_at, gpus, left });
+        let held = Use { whose: Whose::Job, from: starts_at, until, gpus, share: least };
+        planner.capacity.nodes[at].plan(held);
+        let foreseen = Foreseen { starts_at, node: at, gpus, share: least, least, left };
+        planner.expect(id, foreseen);
+    }
+}
+
+/// The jobs that something leaves for, the earliest first.
+pub(super) fn waiting(fsm: &Fsm) -> Vec<&Job> {
+    let mut all: Vec<(Timestamp, &Job)> = fsm
+        .preemptions()
+        .iter()
+        .filter_map(|(id, preemption)| Some((preemption.since, fsm.job(id)?)))
+        .filter(|(_, job)| fsm.is_in_queue(job))
+        .collect();
+    all.sort_by_key(|(since, job)| (*since, job.queue.submitted));
+    all.into_iter().map(|(_, job)| job).collect()
+}
