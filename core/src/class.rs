@@ -55,7 +55,7 @@ pub struct Class {
     /// Its jobs may take the place of jobs of lower classes.
     pub preempts: bool,
     pub preemptible: Preemptible,
-    /// Nobody takes the place of one of its attempts before it ran for so long.
+    /// Nobody takes the place of one of its attempts before it ran for this long.
     pub min_run: Millis,
     /// How long one that is preempted is waited for to save; then it is stopped.
     pub save_limit: Millis,

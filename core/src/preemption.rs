@@ -17,9 +17,9 @@ pub const PREEMPTIONS_MAX: usize = 16;
 /// How often one job may be preempted within [`PREEMPTIONS_WITHIN`].
 pub const PREEMPTIONS_OF_A_JOB_MAX: usize = 3;
 pub const PREEMPTIONS_WITHIN: Millis = Millis::hours(24);
-/// An attempt that has saved nothing of its own yet is left alone for so long, whatever its class guarantees.
+/// An attempt that has saved nothing of its own yet is left alone for this long, whatever its class guarantees.
 pub const UNSAVED_MAX: Millis = Millis::hours(24);
-/// A place is held for so long after all that leave should be gone, with their graces.
+/// A place is held for this long after all that leave should be gone, with their graces.
 pub const HELD_FREE_MAX: Millis = Millis::minutes(10);
 
 /// Work that leaves for one job.
@@ -107,14 +107,8 @@ impl std::fmt::Display for PreemptionEvent {
             }
             PreemptionEvent::Ordered { job, owner, class, node, victims, .. } => {
                 let names = victims.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                let (leave, checkpoint) = match victims.len() {
-                    1 => ("leaves", "its next checkpoint"),
-                    _ => ("leave", "their next checkpoints"),
-                };
-                write!(
-                    f,
-                    "{names} {leave} {node} for {job} of {owner} (class {class}), at {checkpoint}"
-                )
+                let leave = if victims.len() == 1 { "leaves" } else { "leave" };
+                write!(f, "{names} {leave} {node} for {job} of {owner} (class {class})")
             }
             PreemptionEvent::GivenUp { job, why } => {
                 write!(f, "nothing leaves for {job} any more: {why}")

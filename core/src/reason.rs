@@ -90,6 +90,7 @@ pub struct ClassLimit {
     pub class: ClassName,
     pub most: u32,
     pub holds: u32,
+    pub wanted: u32,
 }
 
 /// A named reservation that gives nothing now.
@@ -284,11 +285,11 @@ impl Wait {
         match &self.reason {
             WaitReason::NeverFits(_) | WaitReason::Excluded => true,
             WaitReason::Reservation(shut) => shut.is_forever(),
+            WaitReason::ClassLimit(limit) => limit.wanted > limit.most,
             WaitReason::NotPlanned
             | WaitReason::NextPlan
             | WaitReason::MayRunOn(_)
             | WaitReason::Preempts { .. }
-            | WaitReason::ClassLimit(_)
             | WaitReason::Gpus { .. }
             | WaitReason::Node(_)
             | WaitReason::Closed(_) => false,

@@ -165,7 +165,7 @@ fn a_job_of_a_higher_class_takes_a_place_at_a_checkpoint() -> Result<()> {
         let shown = lab.run_as_nobody(&["run", "-d", "--class", "urgent", "--", "true"])?;
         shown.fails(4, &["somebody who may use class urgent", "fleet class show urgent"])?;
         let shown = lab.run(&["run", "-d", "--class", "golden", "--", "true"])?;
-        shown.fails(4, &["there is no class", "fleet class list"]).map(drop)
+        shown.fails(3, &["there is no class", "fleet class list"]).map(drop)
     });
     lab.conclude(steps)
 }

@@ -206,6 +206,7 @@ fn each_command_of_the_pages_is_run_or_says_why_not() -> Result<()> {
     steps.step("jobs", || jobs(&typist));
     steps.step("ports, notebooks and sweeps", || sweeps(&typist));
     steps.step("projects and shares", || projects(&typist));
+    steps.step("classes", || classes(&typist));
     steps.step("a spreadsheet", || sheet(&typist));
     steps.step("rules and limits", || rules(&typist));
     steps.step("backups and the audit log", || backups(&typist));
@@ -325,6 +326,26 @@ fn projects(typist: &Typist<'_>) -> Result<()> {
     ])?;
     let made = typist.run("fleet reserve -G 1 -t 2h --project vision")?;
     typist.lab.run(&["release", made.stdout.trim()])?;
+    typist.lab.gpus_free(7, SOON)
+}
+
+fn classes(typist: &Typist<'_>) -> Result<()> {
+    for (name, is) in [
+        ("--add-member ada --gpus-each 2", "--add-member nobody --gpus-each 2"),
+        ("--preempts --member ada --gpus-each 4", "--preempts --member daemon --gpus-each 4"),
+        // It asks first, and nobody can answer here.
+        ("class rm deadline", "class rm deadline --yes"),
+    ] {
+        typist.call(name, is);
+    }
+    typist.all(&[
+        "fleet run -d -G 1 --class scavenger --checkpoint-dir ckpt -- python3 train.py",
+        "fleet job set @last --class normal",
+        "fleet class set urgent --add-member ada --gpus-each 2",
+        "fleet class create deadline --priority 150 --preempts --member ada --gpus-each 4",
+        "fleet class set normal --preemptible never",
+        "fleet class rm deadline",
+    ])?;
     typist.lab.gpus_free(7, SOON)
 }
 

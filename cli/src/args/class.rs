@@ -75,11 +75,11 @@ pub(crate) struct ClassRules {
     /// Jobs of a class with a higher one come first, 0 to 1000000
     #[arg(long, value_name = "N")]
     pub(crate) priority: Option<u32>,
-    /// Everybody may use it; `--everybody false`: only its members
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    /// Everybody may use it; `--everybody=false`: only its members and admins
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(crate) everybody: Option<bool>,
-    /// Its jobs may take the place of jobs of lower classes
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    /// Its jobs may take the place of jobs of lower classes; or `--preempts=false`
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(crate) preempts: Option<bool>,
     /// Which of its jobs leave for a job of a higher class
     #[arg(long, value_name = "WHICH", value_enum)]
@@ -97,8 +97,8 @@ pub(crate) struct ClassRules {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without other words a new class has priority 100, only its members use it, its jobs take nobody's place \
-    and leave at a checkpoint for a higher class once they ran for 2h.\n\n\
+    after_help = "Without other words a new class has priority 100, its members and admins use it, its jobs take nobody's \
+    place, and leave at a checkpoint for a higher class once they ran for 2h and saved once.\n\n\
     Examples:\n  \
     fleet class create deadline --priority 150 --preempts --member ada"
 )]

@@ -145,7 +145,7 @@ pub(crate) struct JobRmArgs {
 #[command(
     after_help = "The limit counts from the job's start, over all its attempts. It cannot stop a job: fleet refuses a limit \
     that the job has passed already. fleet also refuses a limit that overlaps a reservation of the job's GPUs. A longer \
-    limit may delay waiting jobs. Of another class the job is at once, also while it runs; what it had to leave for stays as it is.\n\n\
+    limit may delay waiting jobs. The class changes at once, also while the job runs.\n\n\
     Examples:\n  \
     fleet job set @last -t 12h\n  \
     fleet job set @last --class scavenger"

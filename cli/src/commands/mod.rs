@@ -243,7 +243,8 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Release(args) => reservation::release(context, &args).await,
         Verb::Extend(args) => reservation::extend(context, &args).await,
         Verb::Ssh(args) => ssh::run(context, &args).await,
-        Verb::Run(args) => run::run(context, &args).await,
+        // Large: what it asks for is a job with all its options.
+        Verb::Run(args) => Box::pin(run::run(context, &args)).await,
         Verb::Exec(args) => exec::run(context, args).await,
         Verb::Attach(args) => run::attach(context, &args).await,
         Verb::Cp(args) => cp::run(context, &args).await,

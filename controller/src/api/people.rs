@@ -43,7 +43,7 @@ pub(super) fn refused(field: &str, problem: impl ToString) -> Status {
 }
 
 impl Context {
-    /// Refuses those who come and whom nobody knows; users may be new, groups may not.
+    /// Refuses users who come and are not known, unless they may be new, and groups that are not.
     pub(super) async fn refuse_unknown_people(
         &self,
         change: &PeopleChange,

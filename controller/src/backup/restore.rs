@@ -64,7 +64,8 @@ pub async fn restore(config: &Config, file: &Path) -> anyhow::Result<Restored> {
     }
     let seeding = offline::seed(&data_dir.join(RAFT_DIR), cluster)?;
     let address = config.advertise.first().map(ToString::to_string).unwrap_or_default();
-    let restored = begin_anew(file, checked, seeding, &address).await?;
+    // Boxed: it holds a whole state.
+    let restored = Box::pin(begin_anew(file, checked, seeding, &address)).await?;
     ControllerIdentity::new(restored.manifest.cluster.clone(), restored.node).store(data_dir)?;
     std::fs::remove_file(data_dir.join(UNFINISHED))
         .with_context(|| format!("remove {UNFINISHED} in {}", data_dir.display()))?;
@@ -81,7 +82,7 @@ pub async fn restore_on(
     let path = file.to_owned();
     let checked = blocking(move || check(&path)).await??;
     let seeding = offline::seed_on(disk, &checked.manifest.cluster)?;
-    begin_anew(file, checked, seeding, address).await
+    Box::pin(begin_anew(file, checked, seeding, address)).await
 }
 
 /// Fills the empty store: with what the backup holds, and the first command of a new incarnation.

@@ -8,11 +8,14 @@ use crate::class::{
 };
 use crate::event::Event;
 use crate::id::JobId;
+use crate::job::JobSpec;
 use crate::name::{ClassName, UserName};
 use crate::people::People;
 use crate::preemption::PreemptionEvent;
+use crate::reason::WaitReason;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
+use crate::scheduler::class_limit;
 
 /// How many jobs of a class a refusal names.
 const NAMED_MAX: usize = 5;
@@ -45,6 +48,7 @@ impl Fsm {
         change: &ClassChange,
     ) -> Result<Reply, Rejection> {
         let before = self.class(name).ok_or_else(|| Rejection::not_found("class", name))?;
+        let before = before.into_owned();
         let class = changed(&before, change)?;
         self.check_groups(&before.people, &class.people)?;
         if *name == ClassName::normal() && !class.everybody {
@@ -68,6 +72,7 @@ impl Fsm {
             return Err(Rejection::field("class.name", problem));
         }
         let before = self.class(name).ok_or_else(|| Rejection::not_found("class", name))?;
+        let before = before.into_owned();
         let open = self.jobs_of_class(name).filter(|job| !job.state.is_final());
         let mut by: Vec<String> = open.map(|job| job.id.to_string()).take(NAMED_MAX + 1).collect();
         if by.len() > NAMED_MAX {
@@ -127,6 +132,18 @@ impl Fsm {
         let before = job.spec.class.clone();
         if before == *name {
             return Ok(Reply::Done);
+        }
+        let spec = JobSpec { class: name.clone(), ..job.spec.clone() };
+        class_limit::check(self, &spec)?;
+        // One that waits then waits for the limit. One that runs would hold more than the class allows.
+        let runs = job.allocation().is_some();
+        let is_admin = matches!(&turn.actor.who, Who::User { admin: true, .. });
+        if let Some(limit) = class_limit::reached(self, &job.owner, &spec)
+            && runs
+            && !is_admin
+        {
+            let problem = WaitReason::ClassLimit(limit).alone().to_string();
+            return Err(Rejection::field("class", problem));
         }
         self.unbind_job(id);
         if let Some(job) = self.jobs.get_mut(id) {

@@ -89,6 +89,7 @@ impl Fsm {
                 cause.since = old.since;
             }
         }
+        let was_preempted = allocation.is_preempted();
         allocation.causes = causes;
         if allocation.stop.is_some() {
             return;
@@ -108,18 +109,21 @@ impl Fsm {
                 self.stop_allocation(turn, id, StopWhy::NodeFault { cause });
             }
             Some(_) | None if self.allocations.get(id).is_some_and(|a| a.causes.is_empty()) => {
-                self.cancel_deferral(turn, id);
+                self.cancel_deferral(turn, id, was_preempted);
             }
             Some(_) | None => self.defer(turn, id),
         }
     }
 
-    fn cancel_deferral(&mut self, turn: &mut Turn<'_>, id: &AllocationId) {
+    /// `was_preempted`: it waited for another job's sake alone, and no time of its own is used up by that.
+    fn cancel_deferral(&mut self, turn: &mut Turn<'_>, id: &AllocationId, was_preempted: bool) {
         let now = self.now;
         let Some(allocation) = self.allocations.get_mut(id) else { return };
         let Some(deferral) = allocation.deferral.take() else { return };
         let waited = now.since(deferral.since);
-        allocation.deferral_spent = allocation.deferral_spent + waited;
+        if !was_preempted {
+            allocation.deferral_spent = allocation.deferral_spent + waited;
+        }
         let job = allocation.job.clone();
         turn.say(Event::DeferralCancelled { job, allocation: id.clone(), waited });
     }

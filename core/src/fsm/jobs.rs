@@ -192,7 +192,10 @@ impl Fsm {
             .map(|node| node.facts.boot_id.clone())
             .ok_or_else(|| stale("the node is gone"))?;
         let job = self.jobs.get(&line.job).ok_or_else(|| stale("the job is gone"))?;
-        if approved.parent.is_none() && self.takes_a_held_place(job, line, held) {
+        let is_its_own = self.preemptions.get(&line.job).is_some_and(|place| {
+            place.node == line.node && line.gpus.iter().all(|gpu| place.gpus.contains(gpu))
+        });
+        if approved.parent.is_none() && !is_its_own && self.takes_a_held_place(job, line, held) {
             return Err(stale("a GPU is held for a job that must leave"));
         }
         if approved.parent.is_none() && self.takes_a_freed_place(job, line) {

@@ -125,8 +125,8 @@ impl Fsm {
         let allowed = authorize(self, &envelope.actor, &envelope.command);
         let reply =
             allowed.clone().and_then(|_| commands::of(&envelope.command).act(self, &mut turn));
-        if reply.is_ok() {
-            self.settle_preemptions(&mut turn);
+        if reply.is_ok() && self.settle_preemptions(&mut turn) {
+            self.plan_inputs = log_index;
         }
         let events = turn.events;
         self.settle_index();

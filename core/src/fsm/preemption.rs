@@ -4,12 +4,9 @@
 //! what gets free is held for the job that it is freed for: `scheduler/preemption.rs` does that in each plan, and
 //! [`Fsm::takes_a_freed_place`] where a line of an older plan is checked.
 
-use std::collections::BTreeSet;
-
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, Cause, CauseKey};
 use crate::calendar::RELEASE_ALLOWANCE;
-use crate::class::Preemptible;
 use crate::command::{Placement, Preempt};
 use crate::event::Event;
 use crate::health::Severity;
@@ -17,31 +14,21 @@ use crate::id::{AllocationId, JobId};
 use crate::job::Job;
 use crate::preemption::{
     HELD_FREE_MAX, PREEMPTIONS_MAX, PREEMPTIONS_OF_A_JOB_MAX, Preemption, PreemptionEvent,
-    Preemptions,
 };
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler::claims::next_save;
-use crate::scheduler::preemption::{guaranteed_until, is_over, may_preempt};
+use crate::scheduler::preemption::{guaranteed_until, has_a_way, is_over, may_preempt};
 use crate::scheduler::tally::is_within_a_reservation;
-use crate::time::{Millis, Timestamp};
+use crate::time::Timestamp;
 
 impl Fsm {
-    /// Those that are open, by the job that gets the place.
-    pub fn preemptions(&self) -> &Preemptions {
-        &self.preemptions
-    }
-
     /// Before that no job of a higher class can take the place of the job's attempt; `None` where none ever can, or where
     /// it has not begun.
     pub fn guaranteed_until(&self, job: &Job) -> Option<Timestamp> {
         let attempt = job.allocation().and_then(|id| self.allocations.get(id))?;
         let class = self.class(&job.spec.class)?;
-        let may_leave = match class.preemptible {
-            Preemptible::Never => false,
-            Preemptible::Checkpoint => job.spec.checkpoint.is_some(),
-            Preemptible::Always => true,
-        };
+        let may_leave = has_a_way(&class, job);
         let outside = !attempt.gpus.is_empty() && !is_within_a_reservation(self, attempt);
         (may_leave && outside).then(|| guaranteed_until(attempt, job, &class))?
     }
@@ -115,6 +102,9 @@ impl Fsm {
             let of = self.allocations.get(id).filter(|a| a.node == order.node);
             of.is_some_and(|a| may_preempt(self, job, a).is_ok_and(|from| from <= self.now))
         };
+        if self.may_run_unseen(job).is_some() {
+            return stale("it may run on a node that has not reported");
+        }
         match !order.victims.is_empty() && order.victims.keys().all(there) {
             true => Ok(()),
             false => stale("what would leave is not to leave"),
@@ -174,16 +164,23 @@ impl Fsm {
     }
 
     /// After each change: those whose job has its place, or does not wait for it any more, are over, and what has not left
-    /// yet stays.
-    pub(super) fn settle_preemptions(&mut self, turn: &mut Turn<'_>) {
+    /// yet stays. True where one is over: a plan may come out differently then.
+    pub(super) fn settle_preemptions(&mut self, turn: &mut Turn<'_>) -> bool {
         if self.preemptions.is_empty() {
-            return;
+            return false;
+        }
+        let gone = self.now + RELEASE_ALLOWANCE + HELD_FREE_MAX;
+        for place in self.preemptions.values_mut() {
+            if !place.victims.keys().any(|id| self.allocations.contains_key(id)) {
+                place.held_until = place.held_until.min(gone);
+            }
         }
         let over: Vec<(JobId, Option<String>)> = self
             .preemptions
             .iter()
             .filter_map(|(job, preemption)| Some((job.clone(), is_over(self, job, preemption)?)))
             .collect();
+        let any = !over.is_empty();
         for (job, why) in over {
             let Some(preemption) = self.preemptions.remove(&job) else { continue };
             if let Some(why) = why {
@@ -194,6 +191,7 @@ impl Fsm {
                 self.review_allocation(turn, id);
             }
         }
+        any
     }
 
     /// When a place that was freed is given up, and when somebody's place may be taken next.
@@ -203,21 +201,9 @@ impl Fsm {
     }
 }
 
-/// The jobs whose attempts leave.
-pub(crate) fn leaving_jobs(fsm: &Fsm, preemption: &Preemption) -> Vec<JobId> {
-    let all = preemption.victims.keys().filter_map(|id| fsm.allocation(id));
-    all.map(|a| a.job.clone()).collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-/// Whether a job was preempted so often lately that it is left alone.
-pub(crate) fn was_preempted_enough(job: &Job, now: Timestamp, within: Millis) -> bool {
-    let lately = job.preempted_at.iter().filter(|at| now.since(**at) < within);
-    lately.count() >= PREEMPTIONS_OF_A_JOB_MAX
-}
-
 impl Allocation {
-    /// It leaves for a job of a higher class.
+    /// It leaves for a job of a higher class, and for nothing else.
     pub(crate) fn is_preempted(&self) -> bool {
-        self.causes.contains_key(&CauseKey::Preemption)
+        self.causes.len() == 1 && self.causes.contains_key(&CauseKey::Preemption)
     }
 }

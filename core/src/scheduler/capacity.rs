@@ -202,7 +202,7 @@ fn usable_lease<'a>(fsm: &'a Fsm, reservation: &'a Reservation) -> Option<&'a Le
 }
 
 /// Why a node takes nothing new, its own conditions included.
-fn closed(node: &Node) -> Option<NotOpen> {
+pub(super) fn closed(node: &Node) -> Option<NotOpen> {
     let short = || {
         let lacks = node.conditions.iter().find(|c| begins_nothing(c))?;
         Some(NotOpen::Short(lacks.reason.clone()))

@@ -6,7 +6,6 @@
 //! from the state and its time, so it is the same on every member and after every election.
 
 use super::ask::Ask;
-use super::capacity::Capacity;
 use super::planner::Planner;
 use crate::allocation::{Allocation, CauseKey, StopWhy};
 use crate::calendar::HeldPlace;
@@ -147,12 +146,7 @@ pub(crate) fn held_within(fsm: &Fsm, window: &Window) -> Vec<HeldPlace> {
     if !matters {
         return Vec::new();
     }
-    let mut planner = Planner::new(Capacity::of(fsm));
-    // As in a plan: interrupted work is served first.
-    for job in interrupted(fsm) {
-        let ask = Ask::of_job(&planner.capacity, job);
-        planner.start(&ask);
-    }
+    let mut planner = super::before_holds(fsm);
     let mut places = hold_places(&mut planner, fsm);
     places.retain(|place| place.window.overlaps(window));
     places

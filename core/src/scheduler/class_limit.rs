@@ -19,6 +19,14 @@ fn holds(fsm: &Fsm, class: &ClassName, owner: &UserName) -> u32 {
     outside.map(|a| a.gpus.len() as u32).sum()
 }
 
+/// GPUs that are freed for jobs of that class and owner.
+fn awaits(fsm: &Fsm, class: &ClassName, owner: &UserName) -> u32 {
+    let own = fsm.preemptions().iter().filter(|(job, _)| {
+        fsm.job(job).is_some_and(|job| job.spec.class == *class && job.owner == *owner)
+    });
+    own.map(|(_, place)| place.gpus.len() as u32).sum()
+}
+
 fn limit(fsm: &Fsm, spec: &JobSpec) -> Option<u32> {
     // In a reservation its owner's limits for reservations hold.
     let outside = spec.reservation.is_none() && spec.gpus.count > 0;
@@ -29,8 +37,8 @@ fn limit(fsm: &Fsm, spec: &JobSpec) -> Option<u32> {
 pub(crate) fn reached(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Option<ClassLimit> {
     let most = limit(fsm, spec)?;
     let holds = holds(fsm, &spec.class, owner);
-    let class = spec.class.clone();
-    (holds + spec.gpus.count > most).then_some(ClassLimit { class, most, holds })
+    let (class, wanted) = (spec.class.clone(), spec.gpus.count);
+    (holds + wanted > most).then_some(ClassLimit { class, most, holds, wanted })
 }
 
 /// A job that alone wants more than its class allows would never start.
@@ -49,18 +57,23 @@ pub(crate) fn check(fsm: &Fsm, spec: &JobSpec) -> Result<(), Rejection> {
 /// What a plan counts while it gives places.
 #[derive(Debug, Default)]
 pub(super) struct ClassLimits<'a> {
+    /// What they hold, with what is freed for them.
     holds: BTreeMap<(&'a ClassName, &'a UserName), u32>,
 }
 
 impl<'a> ClassLimits<'a> {
     fn known(&mut self, fsm: &Fsm, job: &'a Job) -> &mut u32 {
         let (class, owner) = (&job.spec.class, &job.owner);
-        self.holds.entry((class, owner)).or_insert_with(|| holds(fsm, class, owner))
+        let all = || holds(fsm, class, owner) + awaits(fsm, class, owner);
+        self.holds.entry((class, owner)).or_insert_with(all)
     }
 
-    pub(super) fn admit(&mut self, fsm: &Fsm, job: &'a Job) -> bool {
-        let Some(most) = limit(fsm, &job.spec) else { return true };
-        *self.known(fsm, job) + job.spec.gpus.count <= most
+    /// The limit that keeps it from free GPUs, if one does.
+    pub(super) fn reached(&mut self, fsm: &Fsm, job: &'a Job) -> Option<ClassLimit> {
+        let most = limit(fsm, &job.spec)?;
+        let (holds, wanted) = (*self.known(fsm, job), job.spec.gpus.count);
+        let class = job.spec.class.clone();
+        (holds + wanted > most).then_some(ClassLimit { class, most, holds, wanted })
     }
 
     pub(super) fn count(&mut self, fsm: &Fsm, job: &'a Job) {

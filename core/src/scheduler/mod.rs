@@ -13,9 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::allocation::StopWhy;
 use crate::calendar::HeldPlace;
 use crate::command::{FirstPlace, Placement, Preempt};
-use crate::fsm::preemption::leaving_jobs;
 use crate::id::{AllocationId, JobId, LeaseId};
-use crate::job::{Job, JobSpec};
+use crate::job::{Job, JobSpec, RANK_NEW};
 use crate::name::{ClassName, NodeName, UserName};
 use crate::reason::{Obstacle, Wait, WaitReason};
 use crate::rejection::Rejection;
@@ -45,7 +44,7 @@ use ask::Ask;
 use capacity::Capacity;
 use class_limit::ClassLimits;
 use order::Order;
-use planner::{Planner, Served};
+use planner::{Fit, Planner, Served};
 use shares::Division;
 
 pub use check::check;
@@ -152,30 +151,31 @@ fn serve<'a>(
     mut at_turn: impl FnMut(&Planner<'a>, &'a Job),
 ) -> Round<'a> {
     let mut planner = Planner::new(Capacity::of(fsm));
-    preemption::hold_places(&mut planner, fsm);
     let mut holds = HeldPlaces::default();
     let (mut placements, mut placed) = (Vec::new(), BTreeSet::new());
-    // What was freed for somebody is theirs before all others.
-    for job in preemption::waiting(fsm) {
-        let ask = Ask::of_job(&planner.capacity, job);
-        if let Some(fit) = planner.start(&ask) {
-            placements.push(planner.placement(&job.id, &fit));
-            placed.insert(&job.id);
-        }
+    let freed = take_freed_places(&mut planner, fsm);
+    for (job, fit) in &freed {
+        placements.push(planner.placement(&job.id, fit));
+        placed.insert(&job.id);
     }
     let mut blocked = Blocked::of(fsm);
     let mut limits = ClassLimits::default();
     let mut spent = planner.is_spent();
     let mut order = if spent && blocked.is_full() { Order::default() } else { order() };
+    for (job, fit) in &freed {
+        if fit.pool.is_none() {
+            order.charge(job);
+        }
+    }
     while (!spent || !blocked.is_full())
         && let Some(job) = order.next()
     {
-        if placed.contains(&job.id) {
-            order.charge(job);
+        // Something leaves for it: it was asked before all others.
+        if fsm.preemptions().contains_key(&job.id) {
             continue;
         }
         if spent {
-            if limits.admit(fsm, job) {
+            if fsm.may_run_unseen(job).is_none() && limits.reached(fsm, job).is_none() {
                 blocked.add(job);
             }
             continue;
@@ -186,7 +186,7 @@ fn serve<'a>(
             continue;
         }
         let ask = Ask::of_job(&planner.capacity, job);
-        let admitted = limits.admit(fsm, job);
+        let admitted = limits.reached(fsm, job).is_none();
         let fit = match admitted {
             true => planner.start(&ask),
             false => planner.start_in_own_pool(&ask),
@@ -207,6 +207,36 @@ fn serve<'a>(
     }
     let first = first_place(fsm, &planner);
     Round { planner, holds, placements, first, placed, blocked: blocked.jobs }
+}
+
+/// Holds what was freed or will be, and gives those for whom it was freed their places, before all others.
+fn take_freed_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<(&'a Job, Fit)> {
+    preemption::hold_places(planner, fsm);
+    let mut placed = Vec::new();
+    for job in preemption::waiting(fsm) {
+        let ask = Ask::of_job(&planner.capacity, job);
+        placed.extend(planner.start_first(&ask).map(|fit| (job, fit)));
+    }
+    placed
+}
+
+/// The fleet as a plan has it when it begins to hold places for jobs that must leave: what comes before is served.
+fn before_holds(fsm: &Fsm) -> Planner<'_> {
+    let mut planner = Planner::new(Capacity::of(fsm));
+    take_freed_places(&mut planner, fsm);
+    let mut limits = ClassLimits::default();
+    let mut order = Order::of(fsm);
+    while let Some(job) = order.next().filter(|job| job.queue.rank < RANK_NEW) {
+        let waits = fsm.may_run_unseen(job).is_some() || fsm.preemptions().contains_key(&job.id);
+        if waits || limits.reached(fsm, job).is_some() {
+            continue;
+        }
+        let ask = Ask::of_job(&planner.capacity, job);
+        if planner.start(&ask).is_some_and(|fit| fit.pool.is_none()) {
+            limits.count(fsm, job);
+        }
+    }
+    planner
 }
 
 /// The first jobs that found no place and that something might leave for.
@@ -233,7 +263,7 @@ impl<'a> Blocked<'a> {
         let class = &job.spec.class;
         let might = self.might.entry(class);
         let might = *might.or_insert_with(|| !self.fsm.classes_below(class).is_empty());
-        if might && !self.is_full() {
+        if might && preemption::wants_a_place(job) && !self.is_full() {
             self.jobs.push(job);
         }
     }
@@ -290,13 +320,14 @@ pub fn plan(fsm: &Fsm) -> Plan {
     let Round { mut planner, mut holds, placements, placed, .. } =
         serve(fsm, || order.clone(), |_, _| ());
     holds.at_last(&mut planner, fsm);
+    let mut limits = ClassLimits::default();
     let mut plan = Plan { placements, ..Plan::default() };
     // Those that wait are foreseen as they will be served, when each gets its turn.
     for (place, job) in (1..).zip(order::places(order)) {
         if placed.contains(&job.id) {
             continue;
         }
-        let (reason, earliest) = match known_wait(fsm, job) {
+        let (reason, earliest) = match known_wait(fsm, job, &mut limits) {
             Some(known) => known,
             None => {
                 let ask = Ask::of_job(&planner.capacity, job);
@@ -334,12 +365,13 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     if placed.contains(id) {
         return Some(Explanation { place, verdicts, reason: None, earliest: Some(fsm.now()) });
     }
-    if let Some((reason, earliest)) = known_wait(fsm, job) {
+    let mut limits = ClassLimits::default();
+    if let Some((reason, earliest)) = known_wait(fsm, job, &mut limits) {
         return Some(Explanation { place, verdicts, reason: Some(reason), earliest });
     }
     let before = places.into_iter().take(at);
     for other in before.filter(|other| !placed.contains(&other.id)) {
-        if known_wait(fsm, other).is_none() {
+        if known_wait(fsm, other, &mut limits).is_none() {
             let ask = Ask::of_job(&planner.capacity, other);
             planner.wait(&ask);
         }
@@ -350,16 +382,20 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
 }
 
 /// Why a job waits, where that does not follow from what the nodes have; and when it starts.
-fn known_wait(fsm: &Fsm, job: &Job) -> Option<(Wait, Option<Timestamp>)> {
+fn known_wait<'a>(
+    fsm: &Fsm,
+    job: &'a Job,
+    limits: &mut ClassLimits<'a>,
+) -> Option<(Wait, Option<Timestamp>)> {
     if let Some(node) = fsm.may_run_unseen(job) {
         return Some((WaitReason::MayRunOn(node.clone()).alone(), None));
     }
-    if let Some(preemption) = fsm.preemptions().get(&job.id) {
-        let jobs = leaving_jobs(fsm, preemption).into_iter().collect();
-        let reason = WaitReason::Preempts { jobs, node: preemption.node.clone() };
-        return Some((reason.alone(), Some(preemption.starts_at.max(fsm.now()))));
+    if let Some(place) = fsm.preemptions().get(&job.id) {
+        let jobs = preemption::leaving_jobs(fsm, place).into_iter().collect();
+        let reason = WaitReason::Preempts { jobs, node: place.node.clone() };
+        return Some((reason.alone(), Some(place.starts_at.max(fsm.now()))));
     }
-    let limit = class_limit::reached(fsm, &job.owner, &job.spec)?;
+    let limit = limits.reached(fsm, job)?;
     Some((WaitReason::ClassLimit(limit).alone(), None))
 }
 

@@ -57,8 +57,9 @@ struct InClass<'a> {
     first: VecDeque<&'a Job>,
     groups: Vec<Group<'a>>,
     order: BTreeSet<Key>,
-    /// Where each person is in it.
+    /// Where each person is in it, and each project.
     people: BTreeMap<Account<'a>, (usize, usize)>,
+    projects: BTreeMap<&'a ProjectName, usize>,
 }
 
 type Account<'a> = (&'a ProjectName, &'a UserName);
@@ -165,12 +166,11 @@ impl<'a> InClass<'a> {
 
     fn add_all(&mut self, fsm: &'a Fsm, jobs: Vec<&'a Job>) {
         let tally = Tally::of(fsm);
-        let mut groups: BTreeMap<&ProjectName, usize> = BTreeMap::new();
         for job in jobs {
             let (project, owner) = (&job.spec.project, &job.owner);
             let (group, person) = *self.people.entry((project, owner)).or_insert_with(|| {
                 let of = tally.projects.get(project);
-                let group = *groups.entry(project).or_insert_with(|| {
+                let group = *self.projects.entry(project).or_insert_with(|| {
                     let load = of.into_iter().flat_map(BTreeMap::values);
                     let load = load.fold(Amount(0), |all, had| all.plus(had.load()));
                     let weight = tally.weight(fsm, project);
@@ -217,18 +217,27 @@ impl<'a> InClass<'a> {
 
     /// Somebody got that much more.
     fn charge(&mut self, account: Account<'a>, load: Amount) {
-        let Some((group, person)) = self.people.get(&account).copied() else { return };
+        // Somebody without jobs of this class had it for their project all the same.
+        let (group, person) = match self.people.get(&account).copied() {
+            Some((group, person)) => (group, Some(person)),
+            None => match self.projects.get(account.0) {
+                Some(group) => (*group, None),
+                None => return,
+            },
+        };
         if let Some(key) = self.key(group) {
             self.order.remove(&key);
         }
         let of = &mut self.groups[group];
-        if let Some(key) = of.key(person) {
-            of.order.remove(&key);
-        }
         of.load = of.load.plus(load);
-        of.people[person].load = of.people[person].load.plus(load);
-        let key = of.key(person);
-        of.order.extend(key);
+        if let Some(person) = person {
+            if let Some(key) = of.key(person) {
+                of.order.remove(&key);
+            }
+            of.people[person].load = of.people[person].load.plus(load);
+            let key = of.key(person);
+            of.order.extend(key);
+        }
         let key = self.key(group);
         self.order.extend(key);
     }

@@ -118,6 +118,18 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// As `start` for a job that has a place of its own: what was refused to others of its shape says nothing of it.
+    pub(super) fn start_first(&mut self, ask: &Ask<'a>) -> Option<Fit> {
+        let fit = self.find(ask)?;
+        self.take(ask, &fit);
+        Some(fit)
+    }
+
+    /// When a job is expected to start, where the plan has looked for that.
+    pub(super) fn expected(&self, job: &JobId) -> Option<&Foreseen> {
+        self.expected.get(job)
+    }
+
     /// As `start`, on what the owner has reserved and on no other GPU.
     pub(super) fn start_in_own_pool(&mut self, ask: &Ask<'a>) -> Option<Fit> {
         let free = ask.source == Source::Anywhere && ask.count() > 0;
@@ -223,8 +235,18 @@ impl<'a> Planner<'a> {
     }
 
     /// The places on the node that are kept for others and would be in this job's way.
-    pub(super) fn kept(&self, ask: &Ask<'_>, at: usize) -> impl Iterator<Item = &Shadow> {
-        let (until, job) = (ask.until, ask.job);
+    fn kept(&self, ask: &Ask<'_>, at: usize) -> impl Iterator<Item = &Shadow> {
+        self.kept_until(ask, ask.until, at)
+    }
+
+    /// The same for a job that ends by `until`.
+    pub(super) fn kept_until(
+        &self,
+        ask: &Ask<'_>,
+        until: Timestamp,
+        at: usize,
+    ) -> impl Iterator<Item = &Shadow> {
+        let job = ask.job;
         let kept = self.shadow.iter().chain(&self.claims);
         let others = kept.filter(move |kept| job.is_none() || kept.job.as_ref() != job);
         others.filter(move |kept| kept.node == at && until > kept.starts_at)

@@ -4,11 +4,12 @@
 //! held. It chooses the work that loses least: what is expected to save soon loses nothing.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::ask::{Ask, Source};
-use super::capacity::{Use, Whose};
+use super::capacity::{Use, Whose, closed};
 use super::claims::next_save;
+use super::class_limit;
 use super::foresight::{Foreseen, foresee};
 use super::planner::{Planner, Shadow};
 use super::tally::is_within_a_reservation;
@@ -16,14 +17,16 @@ use crate::allocation::Allocation;
 use crate::calendar::RELEASE_ALLOWANCE;
 use crate::class::{Class, Preemptible};
 use crate::command::Preempt;
-use crate::fsm::preemption::was_preempted_enough;
 use crate::id::{AllocationId, JobId};
 use crate::job::{Job, RANK_NEW};
 use crate::name::NodeName;
-use crate::preemption::{PREEMPTIONS_MAX, PREEMPTIONS_WITHIN, Preemption, UNSAVED_MAX};
+use crate::preemption::{
+    PREEMPTIONS_MAX, PREEMPTIONS_OF_A_JOB_MAX, PREEMPTIONS_WITHIN, Preemption, UNSAVED_MAX,
+};
+use crate::reason::Unfit;
 use crate::state::Fsm;
 use crate::state::share::Share;
-use crate::state::wish::{GpuSet, place_of};
+use crate::state::wish::{GpuSet, place_of, unfit};
 use crate::time::{Millis, Timestamp};
 
 /// For how many jobs that found no place a plan looks for work that could leave.
@@ -52,26 +55,34 @@ pub(crate) fn guaranteed_until(a: &Allocation, job: &Job, class: &Class) -> Opti
     }
 }
 
+/// Whether work may leave for the job, by what it is. One that lost its own place to another does not take a third one's.
+pub(super) fn wants_a_place(job: &Job) -> bool {
+    let was_preempted = job.queue.rank < RANK_NEW && !job.preempted_at.is_empty();
+    job.spec.gpus.count > 0 && job.spec.reservation.is_none() && !was_preempted
+}
+
+/// Whether jobs of that class leave for others by their class, if they are like this one.
+pub(crate) fn has_a_way(class: &Class, job: &Job) -> bool {
+    match class.preemptible {
+        Preemptible::Never => false,
+        Preemptible::Checkpoint => job.spec.checkpoint.is_some(),
+        Preemptible::Always => true,
+    }
+}
+
 /// From when on `job` may take the place of that attempt.
 pub(crate) fn may_preempt(fsm: &Fsm, job: &Job, a: &Allocation) -> Result<Timestamp, Spared> {
     let of = fsm.job(&a.job).ok_or(Spared::Always)?;
     let (Some(mine), Some(its)) = (fsm.class(&job.spec.class), fsm.class(&of.spec.class)) else {
         return Err(Spared::Always);
     };
-    let way = match its.preemptible {
-        Preemptible::Never => false,
-        Preemptible::Checkpoint => of.spec.checkpoint.is_some(),
-        Preemptible::Always => true,
-    };
-    // One that lost its own place to another does not take a third one's.
-    let was_preempted = job.queue.rank < RANK_NEW && !job.preempted_at.is_empty();
     // What leaves for another reason is nobody's to take.
     let leaves = a.stop.is_some() || !a.causes.is_empty() || of.cancel_requested;
-    let there = fsm.node(&a.node).is_some_and(|node| node.closed().is_none());
+    let there = fsm.node(&a.node).is_some_and(|node| closed(node).is_none());
     if !mine.preempts
         || mine.priority <= its.priority
-        || !way
-        || was_preempted
+        || !has_a_way(&its, of)
+        || !wants_a_place(job)
         || leaves
         || !there
         || a.gpus.is_empty()
@@ -94,21 +105,48 @@ pub(crate) fn is_over(fsm: &Fsm, id: &JobId, preemption: &Preemption) -> Option<
     if !fsm.is_in_queue(job) {
         return said("it does not wait in the queue");
     }
-    if fsm.node(&preemption.node).is_none_or(|node| node.closed().is_some()) {
+    if fsm.node(&preemption.node).is_none_or(|node| closed(node).is_some()) {
         return Some(Some(format!("{} takes no work", preemption.node)));
     }
-    let higher = |id: &AllocationId| {
-        let Some(of) = fsm.allocation(id).and_then(|a| fsm.job(&a.job)) else { return true };
+    if let Some(why) = spoilt(fsm, job, preemption) {
+        return said(why);
+    }
+    if class_limit::reached(fsm, &job.owner, &job.spec).is_some() {
+        return said("its owner has as many GPUs as its class allows");
+    }
+    let may_leave = |id: &AllocationId| {
+        let attempt = fsm.allocation(id).filter(|a| a.stop.is_none());
+        let Some((a, of)) = attempt.and_then(|a| Some((a, fsm.job(&a.job)?))) else { return true };
         let class = |job: &Job| fsm.class(&job.spec.class);
-        class(job).zip(class(of)).is_some_and(|(mine, its)| mine.priority > its.priority)
+        class(job).zip(class(of)).is_some_and(|(mine, its)| {
+            let guaranteed = guaranteed_until(a, of, &its).is_none_or(|until| until > fsm.now());
+            mine.preempts && mine.priority > its.priority && has_a_way(&its, of) && !guaranteed
+        })
     };
-    if !preemption.victims.keys().all(higher) {
-        return said("its class is no higher than theirs any more");
+    if !preemption.victims.keys().all(may_leave) {
+        return said("by their classes the others do not leave for it any more");
     }
     if fsm.now() >= preemption.held_until {
         return said("it did not start on the place that was freed");
     }
     None
+}
+
+/// Why the job cannot start on the place whatever leaves it.
+fn spoilt(fsm: &Fsm, job: &Job, place: &Preemption) -> Option<&'static str> {
+    let node = fsm.node(&place.node)?;
+    let broken = place.gpus.iter().any(|uuid| match fsm.gpu(uuid) {
+        None => true,
+        Some(gpu) => unfit(node, gpu).is_some_and(|unfit| !matches!(unfit.why, Unfit::InUse(_))),
+    });
+    if broken {
+        return Some("a GPU of its place takes no work");
+    }
+    let until = place.starts_at.max(fsm.now()) + job.time_left() + job.spec.stop_grace;
+    let mut reservations = fsm.open_reservations_on(&place.node);
+    let promised = reservations
+        .any(|r| r.window.starts_at < until && r.gpus.iter().any(|uuid| place.gpus.contains(uuid)));
+    promised.then_some("a GPU of its place is reserved before its end")
 }
 
 /// Work that could leave.
@@ -134,7 +172,9 @@ impl<'a> Victim<'a> {
         let last = job.newest_saved().filter(|saved| saved.allocation == allocation.id);
         let since = last.map(|saved| saved.completed_at).or(allocation.started_at)?;
         let saves = job.spec.checkpoint.is_some();
-        let limit = if saves { now + class.save_limit } else { now };
+        let own = job.spec.max_deferral.map_or(class.save_limit, |own| own.min(class.save_limit));
+        let own = own.saturating_sub(allocation.deferral_spent);
+        let limit = if saves { now + own } else { now };
         let expected = next_save(job, now).map(|(_, latest)| latest).filter(|at| *at <= limit);
         let lost = match expected {
             Some(_) => Millis::ZERO,
@@ -254,7 +294,8 @@ fn cheapest(
     }
     let (_, order) = best?;
     // What starts as soon by itself needs nobody's place.
-    let by_itself = foresee(&mut planner.capacity, ask);
+    let known = planner.expected(&job.id).copied();
+    let by_itself = known.or_else(|| foresee(&mut planner.capacity, ask));
     by_itself.is_none_or(|foreseen| foreseen.starts_at > order.starts_at).then_some(order)
 }
 
@@ -277,7 +318,7 @@ fn leaving<'v>(
     // The limit is the latest start that can come of it.
     let latest = victims.iter().map(|v| v.limit.max(v.left)).max()?;
     let until = latest + ask.length + ask.spec.stop_grace;
-    let kept = planner.kept(ask, at).fold(0, |set, kept| set | kept.gpus);
+    let kept = planner.kept_until(ask, until, at).fold(0, |set, kept| set | kept.gpus);
     let good = ask.meant(node) & node.healthy & node.unpromised(until) & !kept;
     let free = good & node.free;
     victims.retain(|victim| victim.gpus & good != 0);
@@ -350,4 +391,16 @@ pub(super) fn waiting(fsm: &Fsm) -> Vec<&Job> {
         .collect();
     all.sort_by_key(|(since, job)| (*since, job.queue.submitted));
     all.into_iter().map(|(_, job)| job).collect()
+}
+
+/// The jobs whose attempts leave.
+pub(super) fn leaving_jobs(fsm: &Fsm, preemption: &Preemption) -> Vec<JobId> {
+    let all = preemption.victims.keys().filter_map(|id| fsm.allocation(id));
+    all.map(|a| a.job.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Whether a job was preempted so often lately that it is left alone.
+fn was_preempted_enough(job: &Job, now: Timestamp, within: Millis) -> bool {
+    let lately = job.preempted_at.iter().filter(|at| now.since(**at) < within);
+    lately.count() >= PREEMPTIONS_OF_A_JOB_MAX
 }

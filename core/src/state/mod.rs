@@ -2,6 +2,7 @@
 //!
 //! Here are its fields and its getters. [`crate::fsm`] alone changes it; the calendar, the scheduler and the views read it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
@@ -319,6 +320,11 @@ impl Fsm {
         self.first_place.as_ref().filter(waits)
     }
 
+    /// Work that leaves for jobs of higher classes, by the job that gets the place.
+    pub fn preemptions(&self) -> &Preemptions {
+        &self.preemptions
+    }
+
     /// When the queue is looked through again although nothing happens.
     pub fn look_at(&self) -> Option<Timestamp> {
         self.look_at
@@ -378,8 +384,9 @@ impl Fsm {
     }
 
     /// One class, as it is in this fleet.
-    pub fn class(&self, name: &ClassName) -> Option<Class> {
-        self.classes.get(name).cloned().or_else(|| Class::built_in(name))
+    pub fn class(&self, name: &ClassName) -> Option<Cow<'_, Class>> {
+        let set = self.classes.get(name).map(Cow::Borrowed);
+        set.or_else(|| Class::built_in(name).map(Cow::Owned))
     }
 
     /// The names of all classes, the highest priority first.

@@ -20,7 +20,7 @@ pub struct Class {
     pub preempts: bool,
     /// How its jobs may be preempted: `never`, `checkpoint` (those that declare checkpoints), `always`.
     pub preemptible: String,
-    /// Nobody takes the place of one of its attempts before it ran for so long.
+    /// Nobody takes the place of one of its attempts before it ran for this long.
     pub min_run_ms: u64,
     /// How long one that is preempted is waited for to save.
     pub save_limit_ms: u64,

@@ -1,5 +1,7 @@
 //! Classes, and work that leaves for jobs of higher classes.
 
+use std::borrow::Cow;
+
 use super::world::{World, bad, job, node, person, plain, training, user};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
@@ -37,9 +39,9 @@ fn lead(w: &mut World) {
         let before = (w.fsm.first_place().cloned(), w.fsm.look_at());
         let Next { placements, first, preempt, look_at } = scheduler::next(&w.fsm);
         let keep = (first != before.0 || look_at != before.1)
-            .then(|| Command::Job(JobCommand::KeepPlace { first, look_at }));
+            .then_some(Command::Job(JobCommand::KeepPlace { first, look_at }));
         let place =
-            (!placements.is_empty()).then(|| Command::Job(JobCommand::Place { placements }));
+            (!placements.is_empty()).then_some(Command::Job(JobCommand::Place { placements }));
         let preempt = preempt.map(|order| Command::Job(JobCommand::Preempt(order)));
         let all: Vec<Command> = [keep, place, preempt].into_iter().flatten().collect();
         if all.is_empty() {
@@ -84,7 +86,7 @@ fn a_scavenger_leaves_at_its_next_checkpoint_and_is_queued_behind() {
     lead(&mut w);
     assert!(leaves(&w, &a));
     let said: Vec<String> = w.heard.iter().map(|event| w.sentence(event)).collect();
-    let ordered = "job-a leaves titan01 for job-b of bob (class normal), at its next checkpoint";
+    let ordered = "job-a leaves titan01 for job-b of bob (class normal)";
     assert!(said.iter().any(|line| line == ordered), "{said:#?}");
     assert_eq!(w.state_of("a"), "running");
     w.take_deferral(&a, 3);
@@ -220,7 +222,7 @@ fn what_would_start_as_soon_by_itself_takes_nobodys_place() {
     w.boot("titan02", "boot-1").unwrap();
     let spec = JobSpec { time_limit: Millis::minutes(11), ..plain(4) };
     w.run("x", spec, "titan02", &[0, 1, 2, 3]);
-    w.submit("bob", "b", plain(1)).unwrap();
+    w.submit("bob", "b", plain(4)).unwrap();
     lead(&mut w);
     assert!(!leaves(&w, &a));
 }
@@ -441,7 +443,8 @@ fn classes_are_changed_as_a_whole_or_not_at_all() {
         let said_too = ClassChange { preempts: Some(true), ..change };
         assert!(refusal(set(&mut w, "scavenger", said_too)).contains(said));
     }
-    assert_eq!(w.fsm.class(&class("scavenger")), Class::built_in(&class("scavenger")));
+    let scavenger = w.fsm.class(&class("scavenger")).map(Cow::into_owned);
+    assert_eq!(scavenger, Class::built_in(&class("scavenger")));
     let nobody = ClassChange { everybody: Some(false), ..ClassChange::default() };
     assert!(refusal(set(&mut w, "normal", nobody)).contains("everybody may use normal"));
     let gone = ClassCommand::Remove { name: class("scavenger") };
@@ -499,4 +502,135 @@ fn several_leave_together_so_that_little_stands_empty() {
         }
     }
     assert_eq!(left.len(), 4);
+}
+
+/// A scavenger on all four GPUs of a node, which may leave.
+fn scavenger(w: &mut World, name: &str, on: &str) -> AllocationId {
+    let mut spec = of("scavenger", JobSpec { time_limit: Millis::hours(24), ..training() });
+    spec.gpus.count = 4;
+    w.run(name, spec, on, &[0, 1, 2, 3])
+}
+
+#[test]
+fn of_two_jobs_of_one_shape_the_one_whose_place_is_free_starts() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let (a, b) = (scavenger(&mut w, "a", "titan01"), scavenger(&mut w, "b", "titan02"));
+    w.pass(Millis::minutes(20));
+    w.checkpoint(&a, 1, Millis::ZERO);
+    w.checkpoint(&b, 1, Millis::ZERO);
+    w.submit("bob", "x", plain(4)).unwrap();
+    lead(&mut w);
+    w.pass(Millis::secs(1));
+    w.submit("cyd", "y", plain(4)).unwrap();
+    lead(&mut w);
+    assert!(leaves(&w, &a) && leaves(&w, &b));
+    // What leaves for the second saves first.
+    let second = w.fsm.preemptions()[&job("y")].node.clone();
+    let first_free = if second == node("titan01") { &a } else { &b };
+    w.take_deferral(first_free, 1);
+    w.checkpoint(first_free, 2, Millis::ZERO);
+    w.end(first_free, AttemptEnd::Exited { code: 143 });
+    w.release(second.as_str());
+    lead(&mut w);
+    assert_eq!((w.state_of("x"), w.state_of("y")), ("queued", "starting"));
+}
+
+#[test]
+fn a_place_that_was_freed_is_no_place_for_a_job_that_must_leave() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = scavenger(&mut w, "a", "titan01");
+    let long = JobSpec { time_limit: Millis::hours(24), ..training() };
+    let leaver = w.run("l", long, "titan02", &[0]);
+    for seq in 1..=3 {
+        w.pass(Millis::minutes(10));
+        w.checkpoint(&leaver, seq, Millis::ZERO);
+        w.checkpoint(&a, seq, Millis::ZERO);
+    }
+    let mut bound = JobSpec { time_limit: Millis::hours(8), ..plain(4) };
+    bound.gpus.node = Some(node("titan01"));
+    w.submit("bob", "b", bound).unwrap();
+    lead(&mut w);
+    assert!(leaves(&w, &a));
+    let drain =
+        NodeCommand::Drain { node: node("titan02"), reason: "fans".to_owned(), deadline: None };
+    w.give(person("root"), Command::Node(drain)).unwrap();
+    w.take_deferral(&a, 3);
+    w.checkpoint(&a, 4, Millis::ZERO);
+    w.end(&a, AttemptEnd::Exited { code: 143 });
+    w.release("titan01");
+    lead(&mut w);
+    assert_eq!(w.state_of("b"), "starting");
+}
+
+#[test]
+fn interrupted_work_of_a_lower_class_takes_no_place_that_is_held_before_it() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let long = || JobSpec { time_limit: Millis::hours(24), ..training() };
+    let leaver = w.run("l", long(), "titan02", &[0]);
+    let low = w.run("s", of("scavenger", long()), "titan01", &[0]);
+    let holder = w.run("h", plain(2), "titan01", &[2, 3]);
+    for seq in 1..=3 {
+        w.pass(Millis::minutes(10));
+        w.checkpoint(&leaver, seq, Millis::ZERO);
+        w.checkpoint(&low, seq, Millis::ZERO);
+    }
+    let drain =
+        NodeCommand::Drain { node: node("titan02"), reason: "fans".to_owned(), deadline: None };
+    w.give(person("root"), Command::Node(drain)).unwrap();
+    // Its node's fault takes the scavenger's place from it, so that it is interrupted.
+    w.end(&low, AttemptEnd::NodeFault { message: "shim lost".to_owned() });
+    w.release("titan01");
+    w.submit("root", "u", of("urgent", JobSpec { time_limit: Millis::hours(8), ..plain(1) }))
+        .unwrap();
+    lead(&mut w);
+    assert_eq!(w.state_of("u"), "starting");
+    drop(holder);
+}
+
+#[test]
+fn a_class_that_changes_ends_what_its_rules_no_longer_allow() {
+    for change in [
+        ClassChange { preemptible: Some(Preemptible::Never), ..ClassChange::default() },
+        ClassChange { min_run: Some(Millis::hours(5)), ..ClassChange::default() },
+    ] {
+        let (mut w, a) = full();
+        w.submit("bob", "b", plain(1)).unwrap();
+        lead(&mut w);
+        assert!(leaves(&w, &a));
+        set(&mut w, "scavenger", change).unwrap();
+        assert!(!leaves(&w, &a) && w.fsm.preemptions().is_empty());
+        lead(&mut w);
+        assert!(!leaves(&w, &a));
+    }
+}
+
+#[test]
+fn a_reservation_of_the_place_and_a_broken_gpu_of_it_end_the_preemption() {
+    let (mut w, a) = full();
+    w.submit("bob", "b", JobSpec { time_limit: Millis::hours(30), ..plain(1) }).unwrap();
+    lead(&mut w);
+    assert!(leaves(&w, &a));
+    // By then the scavenger's own limit is over, so the calendar has room; the other job would still be there.
+    w.reserve("cyd", "r", 4, Millis::hours(25), Millis::hours(2)).unwrap();
+    assert!(!leaves(&w, &a) && w.fsm.preemptions().is_empty());
+    let (mut w, a) = full();
+    w.submit("bob", "b", plain(4)).unwrap();
+    lead(&mut w);
+    assert!(leaves(&w, &a));
+    w.conditions("titan01", vec![bad("titan01", 0, Severity::Degraded)]);
+    assert!(!leaves(&w, &a) && w.fsm.preemptions().is_empty());
+}
+
+#[test]
+fn a_limit_is_not_passed_by_another_class() {
+    let mut w = World::with(&["titan01"]);
+    set(&mut w, "scavenger", ClassChange { gpus_each: Some(1), ..ClassChange::default() }).unwrap();
+    w.run("a", plain(1), "titan01", &[0]);
+    w.run("b", plain(1), "titan01", &[1]);
+    let lower = |name| JobCommand::SetClass { id: job(name), class: class("scavenger") };
+    w.give(person("ada"), Command::Job(lower("a"))).unwrap();
+    let refused = w.give(person("ada"), Command::Job(lower("b"))).unwrap_err().to_string();
+    assert!(refused.contains("class scavenger allows 1 GPUs a person"), "{refused}");
+    w.submit("ada", "wide", plain(3)).unwrap();
+    assert!(w.give(person("ada"), Command::Job(lower("wide"))).is_err());
 }

@@ -42,8 +42,13 @@ impl fmt::Display for Wait {
                 let leave = if jobs.named.len() + jobs.more > 1 { "leave" } else { "leaves" };
                 write!(f, " {leave} {node} for it")
             }
-            WaitReason::ClassLimit(limit) => {
-                let ClassLimit { class, most, holds } = limit;
+            WaitReason::ClassLimit(ClassLimit { class, most, wanted, .. }) if wanted > most => {
+                write!(
+                    f,
+                    "can never start: it wants {wanted} GPUs, and class {class} allows {most} a person"
+                )
+            }
+            WaitReason::ClassLimit(ClassLimit { class, most, holds, .. }) => {
                 write!(f, "class {class} allows {most} GPUs a person; its owner has {holds} there")
             }
             WaitReason::NeverFits(why) => write!(f, "can never start: {why}"),
