@@ -9,7 +9,7 @@ mod fields;
 use std::io::{self, IsTerminal as _, Write};
 
 use fleet_core::Rejection;
-use fleet_core::rejection::{Holding, Slot};
+use fleet_core::rejection::{DateProblem, Holding, Slot};
 use tonic::{Code, Status};
 
 use crate::exit_code::Exit;
@@ -177,6 +177,12 @@ impl Failure {
                     failure.details.push(format!("and {more} more lines"));
                 }
             }
+            Rejection::DatesRefused { problems, more, .. } => {
+                failure.details = problems.iter().map(|p| date_line(p, clock)).collect();
+                if *more > 0 {
+                    failure.details.push(format!("and {more} more dates"));
+                }
+            }
             Rejection::UnknownUsers { .. } => {
                 failure.hint = Some("with --yes it is done all the same".to_owned());
             }
@@ -232,6 +238,7 @@ fn hint_for_missing(kind: &str) -> Option<String> {
         "gpu" => "fleet gpu list",
         "project" => "fleet project list",
         "class" => "fleet class list",
+        "series" => "fleet reservation list --all -o wide",
         _ => return None,
     };
     Some(format!("`{command}` lists what there is"))
@@ -268,6 +275,18 @@ fn holding_lines(holdings: &[Holding], clock: &Clock) -> Vec<String> {
         lines.push(format!("and {} more", gpus(more)));
     }
     lines
+}
+
+/// A date that is not available: why, and who has its GPUs until when.
+pub(crate) fn date_line(problem: &DateProblem, clock: &Clock) -> String {
+    let failure = Failure::of_rejection(problem.why.clone(), clock);
+    let why = match &problem.why {
+        Rejection::GpusHeld { holdings, .. } if !holdings.is_empty() => {
+            holding_lines(holdings, clock).join("; ")
+        }
+        _ => failure.message,
+    };
+    format!("{}: {why}", clock.day_and_minute(problem.window.starts_at.0))
 }
 
 fn next_slot_line(next: Option<&Slot>, clock: &Clock) -> String {
@@ -315,7 +334,8 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         Rejection::GpusHeld { .. }
         | Rejection::NeverFits { .. }
         | Rejection::NotNow { .. }
-        | Rejection::LimitReached { .. } => Exit::NoCapacity,
+        | Rejection::LimitReached { .. }
+        | Rejection::DatesRefused { .. } => Exit::NoCapacity,
         Rejection::RequestTooOld { .. }
         | Rejection::RequestForgotten { .. }
         | Rejection::ClusterVersion { .. } => Exit::Failed,

@@ -19,6 +19,7 @@ mod gpu_wish;
 mod login;
 mod node_names;
 mod output;
+mod recurrence;
 mod sizes;
 mod spreadsheet;
 mod text;

@@ -208,7 +208,8 @@ fn parse_date(text: &str) -> Option<Date> {
     plain.then(|| text.parse().ok()).flatten()
 }
 
-fn weekday(text: &str) -> Option<Weekday> {
+/// The weekday of a lower-case text: `mon`, `monday`.
+pub(crate) fn weekday(text: &str) -> Option<Weekday> {
     Some(match text {
         "monday" | "mon" => Weekday::Monday,
         "tuesday" | "tue" => Weekday::Tuesday,
@@ -378,6 +379,11 @@ impl Clock {
     pub(crate) fn standing(now: &str, zone: &str) -> Self {
         let zone = TimeZone::get(zone).expect("a zone of the database");
         Self { now: now.parse().expect("an instant"), zone: zone.into(), stands: true }
+    }
+
+    /// The same clock in another zone.
+    pub(crate) fn in_zone(&self, zone: TimeZone) -> Self {
+        Self { zone: zone.into(), ..self.clone() }
     }
 
     /// The same clock as it is now: a view that is drawn again and again would show old lengths.

@@ -1,6 +1,6 @@
 //! Random ids, from the operating system. The core never draws; it is handed these.
 
-use fleet_core::id::{IdError, ImportId, JobId, ReservationId};
+use fleet_core::id::{IdError, ImportId, JobId, ReservationId, SeriesId};
 
 /// Letters of ids: no vowels (no words), nothing that looks like something else.
 const ALPHABET: &[u8; 28] = b"0123456789bcdfghjkmnpqrstvwx";
@@ -49,6 +49,10 @@ pub fn reservation_id() -> Result<ReservationId, RandomError> {
 
 pub fn import_id() -> Result<ImportId, RandomError> {
     Ok(ImportId::parse(&format!("{}{}", ImportId::PREFIX, letters()?))?)
+}
+
+pub fn series_id() -> Result<SeriesId, RandomError> {
+    Ok(SeriesId::parse(&format!("{}{}", SeriesId::PREFIX, letters()?))?)
 }
 
 #[cfg(test)]

@@ -584,6 +584,17 @@ impl Candidate {
     }
 }
 
+/// What the record of a checkpoint says beside its number and path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedFacts {
+    pub facts: Facts,
+    pub attempt: u32,
+    pub size_bytes: u64,
+    /// By the node's clock.
+    pub completed_at: Timestamp,
+    pub node: NodeName,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::access::AccessEvent;
 use crate::allocation::AttemptEnd;
 use crate::authority::AuthorityEvent;
-use crate::checkpoint::{CheckpointNote, Content, Facts, Presence};
+use crate::checkpoint::{CheckpointNote, Content, Presence, RecordedFacts};
 use crate::controller::Controller;
 use crate::ending::{EndPolicy, GpuHolder, HolderStep, ReservationRules};
 use crate::health::Severity;
-use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
+use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, SeriesId, TokenId};
 use crate::image::ImageUsed;
 use crate::job::JobDefaults;
 use crate::lease::Epoch;
@@ -155,6 +155,8 @@ pub enum Event {
         ends_at: Timestamp,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         with: Vec<UserName>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        series: Option<SeriesId>,
         /// It takes over what runs on the GPUs without a lease.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         adopts: bool,
@@ -643,17 +645,6 @@ where
 {
     objects.extend(more.into_iter().map(ToString::to_string));
     objects
-}
-
-/// What the record of a checkpoint says beside its number and path.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RecordedFacts {
-    pub facts: Facts,
-    pub attempt: u32,
-    pub size_bytes: u64,
-    /// By the node's clock.
-    pub completed_at: Timestamp,
-    pub node: NodeName,
 }
 
 impl Event {

@@ -104,6 +104,10 @@ text_id!(
     ImportId, "import", "imp-"
 );
 text_id!(
+    /// Reservations that were made together by one rule.
+    SeriesId, "series", "ser-"
+);
+text_id!(
     /// The right to use given GPUs now.
     LeaseId, "lease", "lease-"
 );

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::name::{GpuUuid, NodeName, UserName};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, Window};
 
 /// Who holds a GPU, and until when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +53,13 @@ pub struct LineProblem {
     /// The earlier line that takes what this one wants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_by: Option<u32>,
+}
+
+/// Why a series cannot have one of its dates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DateProblem {
+    pub window: Window,
+    pub why: Rejection,
 }
 
 /// Why a command was refused.
@@ -152,6 +159,14 @@ pub enum Rejection {
         #[serde(default, skip_serializing_if = "is_zero")]
         more: u32,
     },
+    #[error("nothing was reserved: {}", unavailable(problems.len() + *more as usize, *of))]
+    DatesRefused {
+        problems: Vec<DateProblem>,
+        /// Dates of the whole series.
+        of: u32,
+        /// Refused dates that are not listed, as an answer has no room for them.
+        more: u32,
+    },
 }
 
 impl Rejection {
@@ -191,6 +206,7 @@ impl Rejection {
             Rejection::InUse { .. } => "in_use",
             Rejection::UnknownUsers { .. } => "unknown_users",
             Rejection::LinesRefused { .. } => "lines_refused",
+            Rejection::DatesRefused { .. } => "dates_refused",
         }
     }
 
@@ -212,6 +228,11 @@ fn is_zero(more: &u32) -> bool {
 
 fn changed(by: Option<&str>) -> String {
     by.map_or(String::new(), |by| format!(" (by {by})"))
+}
+
+fn unavailable(count: usize, of: u32) -> String {
+    let are = if count == 1 { "is" } else { "are" };
+    format!("{count} of {of} dates {are} not available")
 }
 
 fn list(users: &[UnknownUser]) -> String {

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{AllocationId, ImportId, JobId, ReservationId, TokenId};
+use crate::id::{AllocationId, ImportId, JobId, ReservationId, SeriesId, TokenId};
 use crate::name::{NodeName, UserName};
-use crate::rejection::Rejection;
+use crate::rejection::{DateProblem, Rejection};
 use crate::time::Timestamp;
 
 /// What became of one line of an import.
@@ -45,6 +45,16 @@ pub enum Reply {
         id: ReservationId,
         /// The node that must release the old place first.
         waits_for: Option<NodeName>,
+    },
+    /// The reservations in the order of their starts, and the dates that were left out.
+    SeriesCreated {
+        id: SeriesId,
+        reservations: Vec<ReservationId>,
+        skipped: Vec<DateProblem>,
+    },
+    /// What is released of a series, in the order of their starts.
+    SeriesReleased {
+        reservations: Vec<ReservationId>,
     },
     JobSubmitted {
         id: JobId,

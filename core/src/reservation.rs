@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::ending::{EndPolicy, Usage};
-use crate::id::{ImportId, LeaseId, ReservationId};
+use crate::id::{ImportId, LeaseId, ReservationId, SeriesId};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::HandedOut;
@@ -22,6 +22,8 @@ pub const RESERVATION_PAST_MAX: Millis = Millis::minutes(5);
 pub const SHARED_WITH_MAX: usize = 32;
 /// Most reservations that have not ended, in the whole fleet. In memory each takes about a kilobyte, on each controller.
 pub const RESERVATIONS_OPEN_MAX: usize = 100_000;
+/// Most reservations of one series: a year of days.
+pub const SERIES_LENGTH_MAX: usize = 366;
 
 /// Which GPUs are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,9 +96,20 @@ pub struct Reservation {
     /// The newest of these changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<LastChange>,
+    /// The series that it was made with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub series: Option<Series>,
     /// The place that it gets once its agent has released the one above. Both places are taken from others until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Box<Place>>,
+}
+
+/// What the reservations of a series share. Each one carries it, so that a series is there as long as one of them is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Series {
+    pub id: SeriesId,
+    /// The rule that gave the dates, as people read it. Nothing is worked out from it.
+    pub rule: String,
 }
 
 /// Who changed a reservation last, and when.

@@ -21,16 +21,18 @@ struct Things {
     running: String,
     ended: String,
     reservation: String,
+    series: String,
     import: String,
     export: String,
 }
 
 /// One line for each command that has `--yes`. A new one that destroys belongs here, or the first step fails.
 fn destroying(things: &Things) -> Vec<Vec<&str>> {
-    let Things { running, ended, reservation, import, export } = things;
+    let Things { running, ended, reservation, series, import, export } = things;
     vec![
         vec!["cancel", running],
         vec!["release", reservation],
+        vec!["release", series],
         vec!["extend", reservation, "--until", "+1h"],
         vec!["reservation", "set", reservation, "--note", "x"],
         vec!["reservation", "import", "--undo", import],
@@ -194,6 +196,9 @@ fn begin(lab: &Lab) -> Result<Things> {
     let ended = begin(&["run", "-d", "--", "true"])?;
     let reserved = lab.json(&["reserve", "-G", "1", "-t", "2h", "--for", OTHER])?;
     let reservation = reserved["id"].as_str().context("no reservation")?.to_owned();
+    let days = ["reserve", "-G", "1", "-t", "1h", "--from", "+40h", "--every", "daily"];
+    let days = lab.json(&[&days[..], &["--times", "2"]].concat())?;
+    let series = days["items"][0]["series"].as_str().context("no series")?.to_owned();
     let sheet = lab.path("sheet.csv");
     fs::write(&sheet, "user,gpus,from,until\nroot,1,tomorrow 09:00,tomorrow 10:00\n")?;
     let imported = lab.json(&["reservation", "import", &sheet.to_string_lossy()])?;
@@ -211,7 +216,7 @@ fn begin(lab: &Lab) -> Result<Things> {
     }
     let export = lab.path("audit.jsonl").to_string_lossy().into_owned();
     lab.output(&["audit", "export", "--file", &export])?;
-    Ok(Things { running, ended, reservation, import, export })
+    Ok(Things { running, ended, reservation, series, import, export })
 }
 
 /// `fleet run -d` prints the id.

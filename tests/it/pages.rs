@@ -253,7 +253,33 @@ fn reservations(typist: &Typist<'_>) -> Result<()> {
     typist.run("fleet reservation set res-k3v9 --from \"tomorrow 14:00\"")?;
     typist.run("fleet reservation set res-k3v9 -G 2 --dry-run")?;
     typist.run("fleet release res-9d2fwm")?;
-    Ok(())
+    series(typist)
+}
+
+fn series(typist: &Typist<'_>) -> Result<()> {
+    typist.call("2027-02-01", "+60d");
+    let made = typist.run(
+        "fleet reserve -G 1 --from \"mon 10:00\" -t 2h --every weekly --on mon,wed --until 2027-02-01",
+    )?;
+    let [first, _, third] = made.stdout.lines().take(3).collect::<Vec<_>>()[..] else {
+        anyhow::bail!("no three dates: {made:?}")
+    };
+    let shown = typist.lab.json(&["reservation", "show", first])?;
+    let series = shown["series"].as_str().context("no series")?;
+    typist.call("res-m4t8xd", first);
+    // They ask, and a page has no terminal.
+    typist.call("res-c8w2fn --following", &format!("{third} --following --yes"));
+    typist.call("release ser-7h2kqd", &format!("release {series} --yes"));
+    typist.call("ser-7h2kqd", series);
+    typist.all(&[
+        "fleet reserve -G 1 --from \"mon 14:00\" -t 2h --every daily --times 5 --dry-run",
+        "fleet reservation list --series ser-7h2kqd",
+        "fleet reservation show res-m4t8xd",
+        "fleet release res-m4t8xd",
+        "fleet release res-c8w2fn --following",
+        // Only the second date is left.
+        "fleet release ser-7h2kqd",
+    ])
 }
 
 fn jobs(typist: &Typist<'_>) -> Result<()> {

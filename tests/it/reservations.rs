@@ -27,6 +27,7 @@ fn windows_and_their_ends() -> Result<()> {
     steps.step("others cannot touch it", || others(&lab));
     steps.step("members of a group with limits are held to them", || limits(&lab));
     steps.step("a spreadsheet is taken over whole, or not at all", || spreadsheet(&lab));
+    steps.step("a series is reserved whole, or not at all, and released in parts", || series(&lab));
     steps.step("--wait waits, and gives up in time", || waiting(&lab));
     steps.step("a note may say anything harmless", || {
         let id = lab.output(&["reserve", "-G", "1", "-t", "1h", "--note", "Größe: 3 × 4, 日本"])?;
@@ -151,6 +152,59 @@ fn spreadsheet(lab: &Lab) -> Result<()> {
     let anew = new_users(&good, &[])?;
     anew.ok()?;
     ensure!(anew.stderr.contains("2 imported, 1 over"), "{anew:?}");
+    lab.clear_away()
+}
+
+fn series(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    // In the way of the second of five days.
+    let other = ["-G", "1", "--node", "titan01", "--from", "+54h", "-t", "2h", "--for", "alice"];
+    let other = reserve(lab, &other)?;
+    let rule = ["-G", "2", "--node", "titan01", "--from", "+30h", "-t", "1h", "--every", "daily"];
+    let daily =
+        |words: &[&str]| lab.run(&[&["reserve", "--times", "5"], &rule[..], words].concat());
+    let listed = |words: &[&str]| -> Result<usize> {
+        let all = lab.json(&[&["reservation", "list"], words].concat())?;
+        Ok(all["items"].as_array().map_or(0, Vec::len))
+    };
+    for words in [&[][..], &["--dry-run"]] {
+        daily(words)?.fails(
+            6,
+            &[
+                "nothing was reserved: 1 of 5 dates is not available",
+                &format!("UTC: titan01:0  alice ({other}) until"),
+                "hint: --skip-conflicts reserves the other 4 dates",
+            ],
+        )?;
+    }
+    let tried = daily(&["--dry-run", "--skip-conflicts"])?;
+    tried.ok()?;
+    ensure!(tried.stderr.contains("would reserve 4 dates; nothing was reserved"), "{tried:?}");
+    ensure!(listed(&[])? == 1, "what was refused or tried is there");
+    let made = daily(&["--skip-conflicts", "--json"])?;
+    made.ok()?;
+    ensure!(made.stderr.contains("left out ") && made.stderr.contains(&other), "{made:?}");
+    let made: Value = serde_json::from_str(&made.stdout)?;
+    let ids: Vec<&str> = (0..4).filter_map(|at| made["items"][at]["id"].as_str()).collect();
+    let [first, second, third, _] = ids[..] else { anyhow::bail!("{made}") };
+    let id = made["items"][0]["series"].as_str().context("no series")?;
+    let shown = lab.output(&["reservation", "show", second])?;
+    ensure!(shown.contains(&format!("{id}, every day at ")), "{shown}");
+    ensure!(shown.lines().any(|line| line.starts_with("Next:") && line.contains(", ")), "{shown}");
+    ensure!(listed(&["--series", id])? == 4 && listed(&[])? == 5, "{made}");
+    lab.run(&["reservation", "list", "--series", "ser-none"])?.fails(3, &["ser-none"])?;
+    lab.run_as_nobody(&["release", id, "--yes"])?.fails(4, &["permission denied"])?;
+    lab.run(&["release", id])?.fails(2, &["no terminal to ask on", "Release 4 reservations of"])?;
+    lab.run(&["release", &other, "--following", "--yes"])?.fails(2, &["is not of a series"])?;
+    lab.output(&["release", first, "--yes"])?;
+    let later = lab.run(&["release", third, "--following", "--yes"])?;
+    later.ok()?;
+    ensure!(later.stderr.contains(&format!("released 2 reservations of {id}")), "{later:?}");
+    ensure!(later.stdout.starts_with(third), "{later:?}");
+    ensure!(listed(&["--series", id])? == 1, "one is left");
+    lab.output(&["release", id, "--yes"])?;
+    lab.run(&["release", id, "--yes"])?.fails(5, &["is already over, or released"])?;
+    ensure!(listed(&["--series", id])? == 0, "none is left");
     lab.clear_away()
 }
 

@@ -4,6 +4,7 @@
 //! simulation's own wrappers (around the disk, the state machine, the agent's fences and the clients' reads)
 //! and nowhere in the product.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use fleet_controller::raft::Apply;
@@ -201,7 +202,8 @@ fn queue_first(fsm: &mut Fsm, index: u64, envelope: &Envelope, mut outcome: Outc
 /// Orders what a plan would that knows of no guarantee.
 fn hasty(fsm: &mut Fsm, index: u64, envelope: &Envelope, mut outcome: Outcome) -> Outcome {
     let low = ClassName::parse("scavenger").expect("a legal name");
-    let class = fsm.class(&low).filter(|class| class.min_run > Millis::ZERO);
+    let class = fsm.class(&low).map(Cow::into_owned);
+    let class = class.filter(|class| class.min_run > Millis::ZERO);
     let runs = fsm.jobs_of_class(&low).any(|job| job.allocation().is_some());
     let (Some(class), true) = (class, runs && fsm.queue().next().is_some()) else {
         return outcome;

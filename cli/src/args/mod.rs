@@ -21,6 +21,7 @@ mod output;
 mod project;
 mod reservation;
 mod run;
+mod series;
 mod snapshot;
 mod typed;
 mod user;
@@ -79,6 +80,7 @@ pub(crate) use reservation::{
     ReservationSetArgs, ReservationShowArgs, ReservationVerb, ReserveArgs, SshArgs, WishArgs,
 };
 pub(crate) use run::{AttachArgs, CpArgs, ExecArgs, RunArgs};
+pub(crate) use series::SeriesArgs;
 pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};
 pub(crate) use typed::put_right;
 pub(crate) use user::{

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use fleet_core::ending::EndPolicy;
 
 use super::output::{OutputArgs, OwnerArgs, StaleArgs, WatchArgs};
+use super::series::SeriesArgs;
 use crate::consent::{Consent, NewUsers};
 use crate::gpu_wish::GpuWish;
 use crate::spreadsheet::DateOrder;
@@ -70,7 +71,8 @@ impl AtEnd {
     fleet reserve -G v100:2 -t 8h\n  \
     fleet reserve -G 1 --from \"tomorrow 09:00\" -t 4h --note \"for the paper\"\n  \
     fleet reserve --gpu titan01:3 --until 18:00\n  \
-    fleet reserve --adopt all -t 2d")]
+    fleet reserve --adopt all -t 2d\n  \
+    fleet reserve -G 2 --from \"mon 10:00\" -t 2h --every weekly --times 12")]
 pub(crate) struct ReserveArgs {
     #[command(flatten)]
     pub(crate) wish: WishArgs,
@@ -81,12 +83,16 @@ pub(crate) struct ReserveArgs {
     /// Length: 90m, 8h, 1d (24 hours) [default: 8h]
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
-    /// End, instead of a length: 18:00, "friday 09:00"; a day alone means its end: friday, 2026-11-27
-    #[arg(long, value_name = "WHEN", conflicts_with = "time")]
+    /// End, instead of a length: 18:00, "friday 09:00"; a day alone means its end: friday, 2026-11-27.
+    /// With --every, the last day of the series
+    // `reserve` refuses it beside --time itself: only with --every both make sense.
+    #[arg(long, value_name = "WHEN")]
     pub(crate) until: Option<String>,
     /// Start: 14:00, "monday 09:00"; a day alone means its beginning [default: now]
     #[arg(long, value_name = "WHEN")]
     pub(crate) from: Option<String>,
+    #[command(flatten)]
+    pub(crate) series: SeriesArgs,
     /// If the GPUs are taken, keep trying this long
     #[arg(long, value_name = "LENGTH")]
     pub(crate) wait: Option<String>,
@@ -128,10 +134,17 @@ pub(crate) struct SshArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    fleet release res-k3v9\n  \
+    fleet release res-k3v9 --following\n  \
+    fleet release ser-7h2k")]
 pub(crate) struct ReleaseArgs {
-    /// The reservations
+    /// The reservations, or a series: then all of it that has not started
     #[arg(required = true, value_name = "RESERVATION")]
     pub(crate) ids: Vec<String>,
+    /// Release the later reservations of the same series too
+    #[arg(long)]
+    pub(crate) following: bool,
     #[command(flatten)]
     pub(crate) consent: Consent,
     #[command(flatten)]
@@ -298,6 +311,9 @@ pub(crate) struct ReservationListArgs {
     /// Only those that touch this day: today, friday, 2026-12-01
     #[arg(long, value_name = "DAY")]
     pub(crate) day: Option<String>,
+    /// Only those of this series
+    #[arg(long, value_name = "SERIES")]
+    pub(crate) series: Option<String>,
     /// Show ended and cancelled reservations too
     #[arg(short, long)]
     pub(crate) all: bool,

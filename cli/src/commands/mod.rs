@@ -40,6 +40,7 @@ mod reservation;
 mod reservation_set;
 mod reserve;
 mod run;
+mod series;
 mod signals;
 mod snapshot;
 mod ssh;

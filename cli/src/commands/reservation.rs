@@ -1,5 +1,6 @@
 //! `reservation list|show|export|rules`, `release`, `extend`.
 
+use fleet_core::id::SeriesId;
 use fleet_core::view::ReservationShown;
 use fleet_proto::json::reservation::{Reservation, ReservationRules};
 use fleet_proto::v1::{
@@ -7,7 +8,7 @@ use fleet_proto::v1::{
     ReleaseReservationRequest, SetReservationRulesRequest,
 };
 
-use super::{Context, node, owner_filter, signals, watch};
+use super::{Context, node, owner_filter, series, signals, watch};
 use crate::args::{
     AtEnd, ExtendArgs, ReleaseArgs, ReservationExportArgs, ReservationListArgs,
     ReservationRulesArgs, ReservationShowArgs,
@@ -45,6 +46,7 @@ struct Only {
     gpu: Option<String>,
     /// From its first instant to the first of the next one.
     day: Option<(u64, u64)>,
+    series: Option<String>,
 }
 
 impl Only {
@@ -65,9 +67,13 @@ impl Only {
                 Failure::usage("--day", problem)
             })
         });
+        let series = match &args.series {
+            Some(series) => Some(client.resolve(series::KIND, series).await?),
+            None => None,
+        };
         // An empty node is that of all nodes.
         let node = args.node.clone().filter(|node| !node.is_empty());
-        Ok(Self { node, gpu, day: day.transpose()? })
+        Ok(Self { node, gpu, day: day.transpose()?, series })
     }
 
     fn means(&self, reservation: &Reservation) -> bool {
@@ -75,6 +81,7 @@ impl Only {
         let ends = reservation.ends_at.map_or(u64::MAX, |at| at.0);
         self.node.as_ref().is_none_or(|node| reservation.node.as_ref() == Some(node))
             && self.gpu.as_ref().is_none_or(|uuid| reservation.gpus.iter().any(|g| g.uuid == *uuid))
+            && self.series.as_ref().is_none_or(|series| reservation.series.as_ref() == Some(series))
             && self.day.is_none_or(|(from, until)| begins < until && from < ends)
     }
 }
@@ -105,7 +112,11 @@ pub(super) async fn show(context: &Context, args: &ReservationShowArgs) -> Resul
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let id = client.resolve(KIND, &args.id).await?;
     let reservation = fetch_one(context, &client, &id).await?;
-    print(&printer.one(&reservation)?)?;
+    let more = match reservation.series.is_some() && printer.for_people() {
+        true => vec![("Next", series::next(context, &client, &reservation).await?)],
+        false => Vec::new(),
+    };
+    print(&printer.one_with(&reservation, more)?)?;
     Ok(Exit::Done)
 }
 
@@ -127,6 +138,9 @@ pub(super) async fn export(
 
 /// A few at once, answered in the order that was typed; after the first that fails, or Ctrl-C, no more are asked for.
 pub(super) async fn release(context: &Context, args: &ReleaseArgs) -> Result<Exit, Failure> {
+    if args.following || args.ids.iter().any(|id| id.starts_with(SeriesId::PREFIX)) {
+        return series::release(context, args).await;
+    }
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let (ids, others) = client.resolve_owned(KIND, &args.ids).await?;
     if !others.is_empty() {

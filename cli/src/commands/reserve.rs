@@ -17,13 +17,22 @@ use crate::output::text::{print, say};
 use crate::times::{Clock, Edge, When, across_a_change, length, typed_length};
 
 /// How long a reservation is when nothing is said.
-const LENGTH_DEFAULT_MS: u64 = 8 * 3_600_000;
+pub(super) const LENGTH_DEFAULT_MS: u64 = 8 * 3_600_000;
 /// Between two tries of `--wait`.
 const WAIT_PERIOD: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, Failure> {
     if args.wish.gpus.is_none() && args.wish.gpu.is_empty() && args.adopt.is_empty() {
         return Err(Failure::usage("-G", "missing: how many GPUs?").hint("like -G 2 or -G v100:2"));
+    }
+    if let Some(every) = &args.series.every {
+        return super::series::reserve(context, args, every).await;
+    }
+    if args.until.is_some() && args.time.is_some() {
+        return Err(Failure::usage(
+            "--time",
+            "cannot be used with --until, which is the end already",
+        ));
     }
     let adopts = adoption(args)?;
     let window = Window::read(context, args)?;

@@ -21,6 +21,7 @@ pub(super) fn as_typed(field: &str) -> String {
         "workdir" => "--workdir",
         "checkpoint.dir" => "--checkpoint-dir",
         "checkpoint.pattern" => "--checkpoint-pattern",
+        "dates" => "--every",
         "limits.group" | "add_groups" => "the group",
         "project.name" => "the project",
         "class.name" => "the class",

@@ -58,11 +58,17 @@ fn elapsed(job: &Job, clock: &Clock) -> Option<String> {
     Some(length(until.saturating_sub(started)))
 }
 
-/// Until when no job of a higher class can take its place.
-fn guaranteed(until: Time, clock: &Clock) -> String {
+/// Until when no job of a higher class can take its place. A save may end it before that.
+fn guaranteed(job: &Job, until: Time, clock: &Clock) -> String {
+    let at = clock.day_and_minute(until.0);
+    let saved = job.last_checkpoint.as_ref().is_some_and(|seen| seen.attempt == job.attempt);
+    let saves = job.spec.as_ref().is_some_and(|spec| spec.checkpoint_dir.is_some());
     match until.0 <= clock.now_ms() {
         true => "no longer: a job of a higher class may take its place".to_owned(),
-        false => format!("until {}, no job can take its place", clock.day_and_minute(until.0)),
+        false if saves && !saved => {
+            format!("no job can take its place before it has saved, or before {at}")
+        }
+        false => format!("no job can take its place before {at}"),
     }
 }
 
@@ -144,7 +150,7 @@ impl Row for Job {
             ("CPUs", self.cpu_millis.map(cores)),
             ("Memory", self.memory_bytes.map(|bytes| Bytes(bytes).to_string())),
             ("Attempt", (self.attempt > 0).then(|| self.attempt.to_string())),
-            ("Guaranteed", self.guaranteed_until.map(|at| guaranteed(at, clock))),
+            ("Guaranteed", self.guaranteed_until.map(|at| guaranteed(self, at, clock))),
             ("Eviction", deferral),
             ("Held for it", held),
             ("Checkpoint", checkpoint),

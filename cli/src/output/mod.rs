@@ -153,6 +153,20 @@ impl Printer {
         }
     }
 
+    /// One thing, for people with more lines than its own.
+    pub(crate) fn one_with<T: Row>(
+        &self,
+        item: &T,
+        more: Vec<(&'static str, String)>,
+    ) -> Result<String, Failure> {
+        if !self.for_people() {
+            return self.one(item);
+        }
+        let mut lines = item.lines(&self.clock);
+        lines.extend(more);
+        Ok(table::lines(&lines))
+    }
+
     /// What a changing verb answers: the id for people and their scripts, else the whole thing.
     pub(crate) fn changed<T: Row>(
         &self,

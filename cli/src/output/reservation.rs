@@ -27,6 +27,12 @@ fn window(starts_at: Option<Time>, ends_at: Option<Time>, clock: &Clock) -> Stri
     format!("from {} until {}", at(starts_at), at(ends_at))
 }
 
+/// `ser-7h2kqd, every week on Mon …`.
+fn in_series(series: &str, reservation: &Reservation) -> String {
+    let rule = reservation.series_rule.iter().map(String::as_str);
+    std::iter::once(series).chain(rule).collect::<Vec<_>>().join(", ")
+}
+
 /// Why it is as it is; for one that moves, what it waits for.
 fn reason(reservation: &Reservation) -> String {
     let waits = reservation.next.as_ref().and(reservation.unconfirmed.as_ref());
@@ -47,6 +53,7 @@ impl Row for Reservation {
             Column::when("UNTIL", |r: &Self| r.ends_at),
             Column::new("AT END", |r: &Self, _| or_dash(r.at_end.clone())).wide(),
             Column::new("WITH", |r: &Self, _| or_dash(shared(r))).wide(),
+            Column::new("SERIES", |r: &Self, _| or_dash(r.series.clone())).wide(),
             Column::new("NOTE", |r: &Self, _| r.note.clone().unwrap_or_default()).clip().rank(3),
             Column::new("REASON", |r: &Self, _| reason(r)).clip().rank(2),
         ]
@@ -64,6 +71,7 @@ impl Row for Reservation {
         let optional = [
             ("With", shared(self)),
             ("Import", self.import.clone()),
+            ("Series", self.series.as_ref().map(|series| in_series(series, self))),
             ("At end", self.at_end.clone()),
             ("Note", self.note.clone()),
             ("Reason", self.reason.clone()),

@@ -458,6 +458,8 @@ impl Fleet for Service {
         undo_import(UndoImportRequest) -> UndoImportResponse;
         extend_reservation(ExtendReservationRequest) -> Reservation;
         edit_reservation(EditReservationRequest) -> Reservation;
+        create_series(CreateSeriesRequest) -> CreateSeriesResponse;
+        release_series(ReleaseSeriesRequest) -> ReleaseSeriesResponse;
         release_reservation(ReleaseReservationRequest) -> Reservation;
         get_reservation_rules(GetReservationRulesRequest) -> ReservationRules;
         set_reservation_rules(SetReservationRulesRequest) -> ReservationRules;

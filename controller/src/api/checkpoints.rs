@@ -154,7 +154,7 @@ fn recorded(id: &JobId, event: &Event) -> Option<v1::Checkpoint> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use fleet_core::event::RecordedFacts;
+    use fleet_core::checkpoint::RecordedFacts;
     use fleet_core::id::AllocationId;
     use fleet_core::name::NodeName;
     use fleet_core::time::Timestamp;

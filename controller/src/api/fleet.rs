@@ -47,7 +47,7 @@ type Reply<T> = Result<Response<T>, Status>;
 type Chunks<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Whether a filter leaves something in; an empty one leaves all.
-fn among<T: AsRef<str>>(filter: &[T], id: &str) -> bool {
+pub(super) fn among<T: AsRef<str>>(filter: &[T], id: &str) -> bool {
     filter.is_empty() || filter.iter().any(|f| f.as_ref() == id)
 }
 
@@ -208,18 +208,7 @@ impl Fleet for FleetService {
     ) -> Reply<v1::ListReservationsResponse> {
         self.0.callers.user(&request).await?;
         let fresh = self.0.newest_unless_stale(&request).await?;
-        let filter = request.into_inner();
-        let mut items: Vec<v1::Reservation> = self.0.raft.read(|fsm| {
-            fsm.reservations()
-                .filter(|r| among(&filter.ids, r.id.as_str()))
-                .filter(|r| filter.all || !filter.ids.is_empty() || r.is_open())
-                .filter(|r| {
-                    filter.owner.is_empty() || r.users().any(|user| user.as_str() == filter.owner)
-                })
-                .map(|r| views::reservation(fsm, &self.0.sessions, r))
-                .collect()
-        });
-        items.sort_by_key(|r| r.starts_at_unix_ms);
+        let items = self.0.reservations_of(&request.into_inner());
         Ok(answer(v1::ListReservationsResponse { items }, fresh))
     }
 
@@ -229,27 +218,7 @@ impl Fleet for FleetService {
     ) -> Reply<v1::ListJobsResponse> {
         let caller = self.0.callers.user(&request).await?;
         let fresh = self.0.newest_unless_stale(&request).await?;
-        let filter = request.into_inner();
-        let mut jobs: Vec<(u64, v1::Job)> = self.0.raft.read(|fsm| {
-            let plan = self.0.plan.of(fsm);
-            fsm.jobs()
-                .values()
-                .filter(|j| among(&filter.ids, j.id.as_str()))
-                .filter(|j| filter.all || !filter.ids.is_empty() || !j.state.is_final())
-                .filter(|j| filter.owner.is_empty() || j.owner.as_str() == filter.owner)
-                .filter(|j| {
-                    let node = j.place().map(|p| p.node.as_str());
-                    filter.node.is_empty() || node == Some(filter.node.as_str())
-                })
-                .map(|j| {
-                    // The environment can hold secrets: it is its owner's.
-                    let with_spec = filter.with_spec && (caller.admin || j.owner == caller.name);
-                    (j.queue.submitted, views::job(fsm, &self.0.sessions, &plan, j, with_spec))
-                })
-                .collect()
-        });
-        jobs.sort_by_key(|(submitted, _)| *submitted);
-        let items = jobs.into_iter().map(|(_, job)| job).collect();
+        let items = self.0.jobs_of(&request.into_inner(), &caller);
         Ok(answer(v1::ListJobsResponse { items }, fresh))
     }
 
@@ -327,6 +296,20 @@ impl Fleet for FleetService {
         request: Request<v1::EditReservationRequest>,
     ) -> Reply<v1::Reservation> {
         Ok(Response::new(self.0.edit_reservation(request).await?))
+    }
+
+    async fn create_series(
+        &self,
+        request: Request<v1::CreateSeriesRequest>,
+    ) -> Reply<v1::CreateSeriesResponse> {
+        Ok(Response::new(self.0.create_series(request).await?))
+    }
+
+    async fn release_series(
+        &self,
+        request: Request<v1::ReleaseSeriesRequest>,
+    ) -> Reply<v1::ReleaseSeriesResponse> {
+        Ok(Response::new(self.0.release_series(request).await?))
     }
 
     async fn release_reservation(

@@ -1,7 +1,9 @@
 //! What people type, turned into ids: whole ids, unique prefixes, job names, `@last`, `titan01:3`.
 
+use std::collections::BTreeSet;
+
 use fleet_core::Fsm;
-use fleet_core::id::{JobId, ReservationId};
+use fleet_core::id::{JobId, ReservationId, SeriesId};
 use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_proto::v1::Resolved;
 
@@ -30,6 +32,11 @@ fn owner<'f>(fsm: &'f Fsm, found: &Resolved) -> Option<&'f UserName> {
     match found.kind.as_str() {
         "job" => fsm.job(&JobId::parse(&found.id).ok()?).map(|job| &job.owner),
         "reservation" => fsm.reservation(&ReservationId::parse(&found.id).ok()?).map(|r| &r.owner),
+        "series" => {
+            let id = SeriesId::parse(&found.id).ok()?;
+            let mut all = fsm.reservations();
+            all.find(|r| r.series.as_ref().is_some_and(|s| s.id == id)).map(|r| &r.owner)
+        }
         _ => None,
     }
 }
@@ -45,6 +52,12 @@ fn meant(fsm: &Fsm, caller: &UserName, text: &str, kind: &str) -> Vec<Resolved> 
     }
     if wants("reservation") {
         candidates.extend(fsm.reservations().map(|r| found("reservation", &r.id)));
+    }
+    // Only where a series is asked for: it has no story of its own.
+    if kind == "series" {
+        let all = fsm.reservations().filter_map(|r| r.series.as_ref());
+        let ids: BTreeSet<&SeriesId> = all.map(|series| &series.id).collect();
+        candidates.extend(ids.into_iter().map(|id| found("series", id)));
     }
     if wants("node") {
         candidates.extend(fsm.nodes().keys().map(|name| found("node", name)));

@@ -307,6 +307,8 @@ pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1
             starts_at_unix_ms: next.window.starts_at.0,
             ends_at_unix_ms: next.window.ends_at.0,
         }),
+        series: r.series.as_ref().map(|series| series.id.to_string()).unwrap_or_default(),
+        series_rule: r.series.as_ref().map(|series| series.rule.clone()).unwrap_or_default(),
     }
 }
 

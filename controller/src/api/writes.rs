@@ -173,7 +173,7 @@ impl Context {
     }
 
     /// What a request wishes for; refused where a field is wrong, or a name that nobody knows.
-    async fn checked_wish(
+    pub(super) async fn checked_wish(
         &self,
         request: &v1::CreateReservationRequest,
         id: ReservationId,

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::ending::EndPolicy;
-use crate::id::{ImportId, ReservationId};
+use crate::id::{ImportId, ReservationId, SeriesId};
 use crate::name::{ProjectName, UserName};
-use crate::reservation::GpuRequest;
+use crate::reservation::{GpuRequest, Series};
 use crate::time::{Timestamp, Window};
 
 /// A promise of GPUs for a window.
@@ -103,6 +103,20 @@ pub enum ReservationCommand {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seen: Option<u64>,
     },
+    /// The dates of a series: a reservation for each of them, or none at all.
+    CreateSeries {
+        series: Series,
+        /// By their starts, none before the end of the one before it.
+        reservations: Vec<CreateReservation>,
+        /// Leave dates out that are not available, instead of refusing the series.
+        skip: bool,
+    },
+    /// Releases reservations of a series.
+    ReleaseSeries {
+        id: SeriesId,
+        /// This one and those that start later. Without it all that have not started.
+        from: Option<ReservationId>,
+    },
 }
 
 impl ReservationCommand {
@@ -115,6 +129,8 @@ impl ReservationCommand {
             ReservationCommand::Extend { .. } => "extend_reservation",
             ReservationCommand::Release { .. } => "release_reservation",
             ReservationCommand::Edit { .. } => "edit_reservation",
+            ReservationCommand::CreateSeries { .. } => "create_series",
+            ReservationCommand::ReleaseSeries { .. } => "release_series",
         }
     }
 }

@@ -409,6 +409,7 @@ impl Fsm {
             undone: false,
             revision: 1,
             changed: None,
+            series: None,
             next: None,
         };
         self.reservations.insert(reservation);

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, CheckpointAsked};
 use crate::checkpoint::{
-    Candidate, Checkpoint, CheckpointId, CheckpointNote, Content, Presence, RestartFrom,
-    ResumeOrder, Resumed, StepsBack,
+    Candidate, Checkpoint, CheckpointId, CheckpointNote, Content, Presence, RecordedFacts,
+    RestartFrom, ResumeOrder, Resumed, StepsBack,
 };
-use crate::event::{Event, RecordedFacts};
+use crate::event::Event;
 use crate::id::{AllocationId, JobId};
 use crate::job::{Job, JobState};
 use crate::lease::{Lease, LeaseHolder};

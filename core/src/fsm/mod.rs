@@ -50,6 +50,7 @@ mod removal;
 mod reports;
 mod reservations;
 mod restart;
+mod series;
 mod session;
 #[cfg(test)]
 pub(crate) mod tests;

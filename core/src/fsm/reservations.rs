@@ -74,6 +74,7 @@ impl Fsm {
             reservation: wish.id.clone(),
             owner: wish.owner.clone(),
             with: wish.with.iter().cloned().collect(),
+            series: reservation.series.as_ref().map(|series| series.id.clone()),
             adopts: wish.adopts,
             node: reservation.node.clone(),
             gpus: reservation.gpus.clone(),
@@ -605,6 +606,7 @@ pub(super) fn scheduled(
         undone: false,
         revision: 1,
         changed: None,
+        series: None,
         next: None,
     }
 }

@@ -470,6 +470,7 @@ impl Fsm {
             undone: false,
             revision: 1,
             changed: None,
+            series: None,
             next: None,
         }
     }

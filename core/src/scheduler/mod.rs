@@ -209,7 +209,7 @@ fn serve<'a>(
     Round { planner, holds, placements, first, placed, blocked: blocked.jobs }
 }
 
-/// Holds what was freed or will be, and gives those for whom it was freed their places, before all others.
+/// Holds what was freed or will be, and gives it to the jobs that it was freed for, before all others.
 fn take_freed_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<(&'a Job, Fit)> {
     preemption::hold_places(planner, fsm);
     let mut placed = Vec::new();

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use fleet_core::Rejection;
+use fleet_core::rejection::DateProblem;
 use tonic::{Code, Status, metadata::MetadataValue};
 
 /// Trailer that holds the whole refusal as JSON.
@@ -68,7 +69,8 @@ pub fn to_status(rejection: &Rejection) -> Status {
         Rejection::GpusHeld { .. }
         | Rejection::NeverFits { .. }
         | Rejection::NotNow { .. }
-        | Rejection::LimitReached { .. } => Code::ResourceExhausted,
+        | Rejection::LimitReached { .. }
+        | Rejection::DatesRefused { .. } => Code::ResourceExhausted,
     };
     let mut message = rejection.to_string();
     message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
@@ -81,14 +83,20 @@ pub fn to_status(rejection: &Rejection) -> Status {
     status
 }
 
-/// The refusal as JSON that a trailer has room for: of the lines of an import as many as fit.
+/// The refusal as JSON that a trailer has room for: of the lines of an import and the dates of a series as many as fit.
 fn short_json(rejection: &Rejection) -> Option<Vec<u8>> {
     let fits = |json: &Vec<u8>| json.len() <= REJECTION_BYTES_MAX;
     let json = serde_json::to_vec(rejection).ok()?;
     if fits(&json) {
         return Some(json);
     }
-    let Rejection::LinesRefused { problems, more } = rejection else { return None };
+    let (problems, more) = match rejection {
+        Rejection::LinesRefused { problems, more } => (problems, more),
+        Rejection::DatesRefused { problems, of, more } => {
+            return first_dates(problems, *of, *more).filter(fits);
+        }
+        _ => return None,
+    };
     // Lines with a reason of their own come first: thousands have the same one.
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut ranked: Vec<_> = problems
@@ -113,6 +121,22 @@ fn short_json(rejection: &Rejection) -> Option<Vec<u8>> {
         }
     }
     None
+}
+
+/// The refusal of a series with the first of its refused dates: half as many until they fit.
+fn first_dates(problems: &[DateProblem], of: u32, more: u32) -> Option<Vec<u8>> {
+    let mut count = problems.len();
+    loop {
+        count /= 2;
+        let left_out = u32::try_from(problems.len() - count).unwrap_or(u32::MAX);
+        let listed = problems.get(..count)?.to_vec();
+        let more = more.saturating_add(left_out);
+        let short = Rejection::DatesRefused { problems: listed, of, more };
+        let json = serde_json::to_vec(&short).ok()?;
+        if json.len() <= REJECTION_BYTES_MAX || count == 0 {
+            return Some(json);
+        }
+    }
 }
 
 /// Says in a status which node's agent is not connected.
@@ -144,6 +168,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use fleet_core::rejection::LineProblem;
+    use fleet_core::time::{Timestamp, Window};
 
     use super::*;
 
@@ -167,6 +192,23 @@ mod tests {
         assert!(problems.is_sorted_by_key(|problem| problem.line));
         assert!(problems.iter().any(|problem| problem.line == 8_000), "a reason is missing");
         assert_eq!(from_status(&status).unwrap().to_string(), all.to_string());
+    }
+
+    #[test]
+    fn a_refusal_of_many_dates_fits_into_an_answer() {
+        let problem = |day: u64| DateProblem {
+            window: Window { starts_at: Timestamp(day), ends_at: Timestamp(day + 1) },
+            why: Rejection::field("starts_at", "at most 30d ahead (limit of students)"),
+        };
+        let problems: Vec<DateProblem> = (0..366).map(problem).collect();
+        let all = Rejection::DatesRefused { problems: problems.clone(), of: 366, more: 0 };
+        let Some(Rejection::DatesRefused { problems: listed, more, .. }) =
+            from_status(&to_status(&all))
+        else {
+            panic!("the refusal is lost")
+        };
+        assert_eq!(listed.len() + more as usize, 366);
+        assert!(listed.len() > 30 && problems.starts_with(&listed), "{}", listed.len());
     }
 
     #[test]

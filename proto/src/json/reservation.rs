@@ -44,6 +44,10 @@ pub struct Reservation {
     pub revision: u64,
     /// Where it moves once its node has released the place above; null: it moves nowhere.
     pub next: Option<ReservationPlace>,
+    /// The series it was made with, `ser-7h2kqd`; null: it is not of a series.
+    pub series: Option<String>,
+    /// The rule of that series, as a sentence; null: it is not of a series.
+    pub series_rule: Option<String>,
 }
 
 /// GPUs of a node for a window.
@@ -86,6 +90,8 @@ impl From<pb::Reservation> for Reservation {
             import: text(&reservation.import),
             revision: reservation.revision,
             next: reservation.next.map(ReservationPlace::from),
+            series: text(&reservation.series),
+            series_rule: text(&reservation.series_rule),
             id: reservation.id,
             owner: reservation.owner,
             project: reservation.project,
@@ -137,6 +143,8 @@ impl Document for Reservation {
         "import",
         "revision",
         "next",
+        "series",
+        "series_rule",
     ];
 }
 

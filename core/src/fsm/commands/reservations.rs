@@ -11,8 +11,10 @@ impl Act for ReservationCommand {
     fn who_may(&self, fsm: &Fsm, actor: &Actor) -> Result<Rule, Rejection> {
         match self {
             ReservationCommand::Create(_) | ReservationCommand::Import { .. } => any_user(actor),
-            // Whose it is, its handler sees: it is several people's.
-            ReservationCommand::UndoImport { .. } => any_user(actor),
+            // Whose they are, the handler checks: they may be several people's.
+            ReservationCommand::UndoImport { .. }
+            | ReservationCommand::CreateSeries { .. }
+            | ReservationCommand::ReleaseSeries { .. } => any_user(actor),
             ReservationCommand::Extend { id, .. }
             | ReservationCommand::Release { id }
             | ReservationCommand::Edit { id, .. } => {
@@ -34,6 +36,12 @@ impl Act for ReservationCommand {
             ReservationCommand::Edit { id, change, seen } => {
                 fsm.check_edit(actor, id, change, *seen).map(|_| ())
             }
+            ReservationCommand::CreateSeries { reservations, skip, .. } => {
+                fsm.judge_series(actor, reservations, *skip).map(|_| ())
+            }
+            ReservationCommand::ReleaseSeries { id, from } => {
+                fsm.releasable(actor, id, from.as_ref()).map(|_| ())
+            }
         }
     }
 
@@ -54,6 +62,12 @@ impl Act for ReservationCommand {
             ReservationCommand::Release { id } => fsm.release_reservation(turn, id),
             ReservationCommand::Edit { id, change, seen } => {
                 fsm.edit_reservation(turn, id, change, *seen)
+            }
+            ReservationCommand::CreateSeries { series, reservations, skip } => {
+                fsm.create_series(turn, series, reservations, *skip)
+            }
+            ReservationCommand::ReleaseSeries { id, from } => {
+                fsm.release_series(turn, id, from.as_ref())
             }
         }
     }

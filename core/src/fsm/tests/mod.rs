@@ -33,6 +33,7 @@ mod removal;
 mod requests;
 mod reservations;
 mod resume;
+mod series;
 mod session;
 mod time_limits;
 mod varying;

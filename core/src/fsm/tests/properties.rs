@@ -4,20 +4,21 @@
 use proptest::prelude::*;
 
 use super::windows::answer;
-use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, res, training};
+use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, res, training, user};
 use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::AttemptEnd;
 use crate::calendar::tests::places;
 use crate::command::{
-    ClusterCommand, Command, EndingCommand, GpuCommand, JobCommand, NodeCommand, RebootCommand,
-    Report, ReservationChange, ReservationCommand,
+    ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand, JobCommand, NodeCommand,
+    RebootCommand, Report, ReservationChange, ReservationCommand,
 };
 use crate::ending::{EndPolicy, WindowUse};
 use crate::health::Severity;
-use crate::id::AllocationId;
+use crate::id::{AllocationId, SeriesId};
 use crate::job::JobSpec;
 use crate::node::Liveness;
-use crate::reservation::GpuRequest;
+use crate::reply::Reply;
+use crate::reservation::{GpuRequest, Series};
 use crate::scheduler;
 use crate::state::Fsm;
 use crate::time::{Millis, Window};
@@ -35,8 +36,21 @@ enum Step {
         from_minutes: u64,
         minutes: u64,
     },
+    /// Three dates, each as far from the next as it is long.
+    Series {
+        who: usize,
+        gpus: u32,
+        from_minutes: u64,
+        minutes: u64,
+        skip: bool,
+    },
     Release {
         which: usize,
+    },
+    /// All of a series that has not started, or one date and the later ones.
+    ReleaseSeries {
+        which: usize,
+        following: bool,
     },
     Extend {
         which: usize,
@@ -153,7 +167,12 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..3_usize, 1..5_u32, 0..300_u64, 1..300_u64).prop_map(
             |(who, gpus, from_minutes, minutes)| Step::Reserve { who, gpus, from_minutes, minutes }
         ),
+        1 => (0..3_usize, 1..5_u32, 0..300_u64, 1..300_u64, any::<bool>()).prop_map(
+            |(who, gpus, from_minutes, minutes, skip)| Step::Series { who, gpus, from_minutes, minutes, skip }
+        ),
         1 => some.clone().prop_map(|which| Step::Release { which }),
+        1 => (some.clone(), any::<bool>())
+            .prop_map(|(which, following)| Step::ReleaseSeries { which, following }),
         1 => (some.clone(), 1..200_u64).prop_map(|(which, minutes)| Step::Extend { which, minutes }),
         3 => (some.clone(), 0..4_usize, 0..300_u64, 1..5_u32)
             .prop_map(|(which, kind, minutes, gpus)| Step::Edit { which, kind, minutes, gpus }),
@@ -202,12 +221,55 @@ fn allocation(w: &World, which: usize) -> Option<AllocationId> {
     pick(w.fsm.allocations().keys().cloned(), which)
 }
 
+/// As many reservations as are said, or none.
+fn series(
+    w: &mut World,
+    number: usize,
+    who: &str,
+    count: u32,
+    (from, length): (Millis, Millis),
+    skip: bool,
+) {
+    let start = |date: u64| w.now + from + Millis(length.0 * 2 * date);
+    let date = |date: u64| {
+        let window = Window { starts_at: start(date), ends_at: start(date) + length };
+        let gpus = GpuRequest { count, ..GpuRequest::default() };
+        CreateReservation::plain(res(&format!("s{number}-{date}")), user(who), gpus, window)
+    };
+    let reservations = (0..3).map(date).collect();
+    let series =
+        Series { id: SeriesId::parse(&format!("ser-{number}")).unwrap(), rule: "x".to_owned() };
+    let before = w.fsm.reservations().count();
+    let create = ReservationCommand::CreateSeries { series, reservations, skip };
+    let made = match w.give(person(who), Command::Reservation(create)) {
+        Ok(Reply::SeriesCreated { reservations, skipped, .. }) => {
+            assert!(reservations.len() + skipped.len() == 3 && (skip || skipped.is_empty()));
+            reservations.len()
+        }
+        Ok(other) => panic!("{other:?}"),
+        Err(_) => 0,
+    };
+    assert_eq!(w.fsm.reservations().count(), before + made);
+}
+
 /// Takes one step. Refusals are part of the game; broken invariants panic inside.
 fn take(w: &mut World, number: usize, step: &Step) {
     match step {
         Step::Reserve { who, gpus, from_minutes, minutes } => {
             let (from, length) = (Millis::minutes(*from_minutes), Millis::minutes(*minutes));
             drop(w.reserve(PEOPLE[*who], &format!("r{number}"), *gpus, from, length));
+        }
+        Step::Series { who, gpus, from_minutes, minutes, skip } => {
+            let dates = (Millis::minutes(*from_minutes), Millis::minutes(*minutes));
+            series(w, number, PEOPLE[*who], *gpus, dates, *skip);
+        }
+        Step::ReleaseSeries { which, following } => {
+            let all = w.fsm.reservations().filter_map(|r| Some((r.id.clone(), r.series.clone()?)));
+            if let Some((first, series)) = pick(all, *which) {
+                let from = following.then_some(first);
+                let release = ReservationCommand::ReleaseSeries { id: series.id, from };
+                drop(w.give(person("root"), Command::Reservation(release)));
+            }
         }
         Step::Release { which } => {
             if let Some(id) = pick(w.fsm.reservations().map(|r| r.id.clone()), *which) {

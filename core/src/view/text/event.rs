@@ -7,6 +7,7 @@ use super::{gpu_list, gpu_name, list};
 use crate::checkpoint::{Content, Facts, Presence};
 use crate::ending::{GpuHolder, HolderStep};
 use crate::event::Event;
+use crate::id::SeriesId;
 use crate::job::JobDefaults;
 use crate::limits::ReservationLimits;
 use crate::name::{GpuUuid, GroupName, NodeName, ProjectName, UserName};
@@ -365,6 +366,18 @@ impl Event {
     }
 }
 
+/// Who shares a new reservation, and of which series it is.
+fn fmt_company(
+    f: &mut fmt::Formatter<'_>,
+    with: &[UserName],
+    series: Option<&SeriesId>,
+) -> fmt::Result {
+    if !with.is_empty() {
+        write!(f, ", shared with {}", list(with))?;
+    }
+    series.map_or(Ok(()), |series| write!(f, ", a date of {series}"))
+}
+
 /// An event, and the source of the names that people use for its GPUs.
 struct Sentence<'a> {
     event: &'a Event,
@@ -433,11 +446,9 @@ impl Event {
                 let gpu = gpu_name(names, gpu);
                 write!(f, "the next card in the slot of {gpu} takes its place, by {by}: {reason}")
             }
-            E::ReservationCreated { owner, node, gpus, with, adopts, .. } => {
+            E::ReservationCreated { owner, node, gpus, with, series, adopts, .. } => {
                 write!(f, "reserved for {owner}")?;
-                if !with.is_empty() {
-                    write!(f, ", shared with {}", list(with))?;
-                }
+                fmt_company(f, with, series.as_ref())?;
                 write!(f, ": {}", placed(names, node, gpus))?;
                 if *adopts { write!(f, ", with what runs there already") } else { Ok(()) }
             }

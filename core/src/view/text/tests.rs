@@ -102,6 +102,7 @@ fn a_story_says_for_whom_from_when_and_until_when() {
         starts_at: hours(2),
         ends_at: hours(3),
         with: Vec::new(),
+        series: None,
         adopts: false,
     };
     let said = told(created);

@@ -282,6 +282,8 @@ pub(super) fn reservation() -> pb::Reservation {
         import: String::new(),
         revision: 3,
         next: None,
+        series: "ser-7h2kqd".to_owned(),
+        series_rule: "every week on Mon, Wed at 10:00 Europe/Berlin for 8h, 12 times".to_owned(),
     }
 }
 

@@ -1,0 +1,52 @@
+//! Lists: the reservations and jobs that a request means, as they are shown.
+
+use fleet_proto::v1;
+
+use super::fleet::among;
+use super::{Context, views};
+use crate::callers::Caller;
+
+impl Context {
+    /// By their start.
+    pub(super) fn reservations_of(
+        &self,
+        filter: &v1::ListReservationsRequest,
+    ) -> Vec<v1::Reservation> {
+        let mut items: Vec<v1::Reservation> = self.raft.read(|fsm| {
+            fsm.reservations()
+                .filter(|r| among(&filter.ids, r.id.as_str()))
+                .filter(|r| filter.all || !filter.ids.is_empty() || r.is_open())
+                .filter(|r| {
+                    filter.owner.is_empty() || r.users().any(|user| user.as_str() == filter.owner)
+                })
+                .map(|r| views::reservation(fsm, &self.sessions, r))
+                .collect()
+        });
+        items.sort_by_key(|r| r.starts_at_unix_ms);
+        items
+    }
+
+    /// By their submission.
+    pub(super) fn jobs_of(&self, filter: &v1::ListJobsRequest, caller: &Caller) -> Vec<v1::Job> {
+        let mut jobs: Vec<(u64, v1::Job)> = self.raft.read(|fsm| {
+            let plan = self.plan.of(fsm);
+            fsm.jobs()
+                .values()
+                .filter(|j| among(&filter.ids, j.id.as_str()))
+                .filter(|j| filter.all || !filter.ids.is_empty() || !j.state.is_final())
+                .filter(|j| filter.owner.is_empty() || j.owner.as_str() == filter.owner)
+                .filter(|j| {
+                    let node = j.place().map(|p| p.node.as_str());
+                    filter.node.is_empty() || node == Some(filter.node.as_str())
+                })
+                .map(|j| {
+                    // The environment can hold secrets: it is its owner's.
+                    let with_spec = filter.with_spec && (caller.admin || j.owner == caller.name);
+                    (j.queue.submitted, views::job(fsm, &self.sessions, &plan, j, with_spec))
+                })
+                .collect()
+        });
+        jobs.sort_by_key(|(submitted, _)| *submitted);
+        jobs.into_iter().map(|(_, job)| job).collect()
+    }
+}

@@ -1,0 +1,201 @@
+//! Series of reservations: made whole or not at all, and released together.
+//!
+//! Called by `apply` for `CreateSeries` and `ReleaseSeries`, and by the edge for a trial. The dates come in with the
+//! command: what a rule means in a time zone is the edge's business. Each date is placed as a single reservation is.
+//! It must never make some of the dates where it was not asked to leave others out.
+
+use std::collections::BTreeSet;
+
+use super::cluster::check_text;
+use super::limits::is_cancelled;
+use super::reservations::{Granted, check_owner, scheduled};
+use super::{Fsm, Turn};
+use crate::actor::Actor;
+use crate::command::CreateReservation;
+use crate::id::{ReservationId, SeriesId};
+use crate::rejection::{DateProblem, Rejection};
+use crate::reply::Reply;
+use crate::reservation::{
+    RESERVATIONS_OPEN_MAX, Reservation, ReservationState, SERIES_LENGTH_MAX, Series,
+};
+use crate::time::Timestamp;
+
+/// What each date gets, in their order, and those that are not available.
+type Judged<'a> = (Vec<(&'a CreateReservation, Granted)>, Vec<DateProblem>);
+
+impl Fsm {
+    /// Makes the reservations of all dates, or none; with `skip` those of the dates that are available.
+    pub(super) fn create_series(
+        &mut self,
+        turn: &mut Turn<'_>,
+        series: &Series,
+        wishes: &[CreateReservation],
+        skip: bool,
+    ) -> Result<Reply, Rejection> {
+        check_text("rule", &series.rule)?;
+        let (granted, skipped) = self.judge_series(turn.actor, wishes, skip)?;
+        let mut reservations = Vec::new();
+        for (wish, granted) in granted {
+            let made = scheduled(wish, granted, self.now);
+            self.reservations.insert(Reservation { series: Some(series.clone()), ..made });
+            self.say_booked(turn, wish);
+            reservations.push(wish.id.clone());
+        }
+        // A start may look for other GPUs: only now are those of all dates taken.
+        for id in &reservations {
+            self.start_if_begun(turn, id);
+        }
+        Ok(Reply::SeriesCreated { id: series.id.clone(), reservations, skipped })
+    }
+
+    /// What the dates would get at that time, without taking anything; and those that are not available.
+    pub fn try_series(
+        &self,
+        actor: &Actor,
+        wishes: &[CreateReservation],
+        now: Timestamp,
+    ) -> Result<(Vec<Reservation>, Vec<DateProblem>), Rejection> {
+        let trial = self.as_of(now);
+        let (granted, problems) = trial.judge_dates(actor, wishes)?;
+        let made = granted.into_iter().map(|(wish, granted)| scheduled(wish, granted, trial.now));
+        Ok((made.collect(), problems))
+    }
+
+    /// Everything that could be refused, and what is granted otherwise.
+    pub(super) fn judge_series<'a>(
+        &self,
+        actor: &Actor,
+        wishes: &'a [CreateReservation],
+        skip: bool,
+    ) -> Result<Judged<'a>, Rejection> {
+        let (granted, problems) = self.judge_dates(actor, wishes)?;
+        if problems.is_empty() || (skip && !granted.is_empty()) {
+            return Ok((granted, problems));
+        }
+        let of = u32::try_from(wishes.len()).unwrap_or(u32::MAX);
+        Err(Rejection::DatesRefused { problems, of, more: 0 })
+    }
+
+    /// Judges each date on the state as it is: no date takes anything from another, because they do not overlap.
+    fn judge_dates<'a>(
+        &self,
+        actor: &Actor,
+        wishes: &'a [CreateReservation],
+    ) -> Result<Judged<'a>, Rejection> {
+        check_dates(wishes)?;
+        if self.reservations.is_full(RESERVATIONS_OPEN_MAX.saturating_sub(wishes.len() - 1)) {
+            let what = "open reservations".to_owned();
+            return Err(Rejection::LimitReached { what, limit: RESERVATIONS_OPEN_MAX as u64 });
+        }
+        let (mut granted, mut problems) = (Vec::new(), Vec::new());
+        for wish in wishes {
+            match self.check_reservation(actor, wish) {
+                Ok(one) => granted.push((wish, one)),
+                Err(why) if is_of_the_date(&why) => {
+                    problems.push(DateProblem { window: wish.window, why: without_next(why) });
+                }
+                // It would be the same for each date.
+                Err(why) => return Err(why),
+            }
+        }
+        Ok((granted, problems))
+    }
+
+    /// Releases what has not started of a series, or one of its reservations and those after it.
+    pub(super) fn release_series(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &SeriesId,
+        from: Option<&ReservationId>,
+    ) -> Result<Reply, Rejection> {
+        let reservations = self.releasable(turn.actor, id, from)?;
+        for reservation in &reservations {
+            self.release_reservation(turn, reservation)?;
+        }
+        Ok(Reply::SeriesReleased { reservations })
+    }
+
+    /// The reservations that such a release means, in the order of their starts.
+    pub fn releasable(
+        &self,
+        actor: &Actor,
+        id: &SeriesId,
+        from: Option<&ReservationId>,
+    ) -> Result<Vec<ReservationId>, Rejection> {
+        let all = || self.reservations.all().filter(|r| is_of(r, id));
+        if all().next().is_none() {
+            return Err(Rejection::not_found("series", id));
+        }
+        let first = match from {
+            None => None,
+            Some(from) => {
+                let found = all().find(|r| r.id == *from);
+                let found = found.ok_or_else(|| Rejection::not_found("reservation", from))?;
+                Some(found.wanted().window.starts_at)
+            }
+        };
+        let is_meant = |r: &Reservation| match (&r.state, first) {
+            _ if is_cancelled(r) => false,
+            (ReservationState::Scheduled, None) => true,
+            (ReservationState::Scheduled | ReservationState::Active, Some(first)) => {
+                r.wanted().window.starts_at >= first
+            }
+            _ => false,
+        };
+        let mut meant: Vec<&Reservation> = all().filter(|r| is_meant(r)).collect();
+        for r in &meant {
+            check_owner(actor, &r.owner)?;
+        }
+        if meant.is_empty() {
+            let state = "over, or released".to_owned();
+            return Err(Rejection::AlreadyEnded { id: id.to_string(), state });
+        }
+        meant.sort_by_key(|r| (r.wanted().window.starts_at, r.id.clone()));
+        Ok(meant.into_iter().map(|r| r.id.clone()).collect())
+    }
+}
+
+fn is_of(reservation: &Reservation, id: &SeriesId) -> bool {
+    reservation.series.as_ref().is_some_and(|series| series.id == *id)
+}
+
+/// As many dates as one series may have, in order, and none that reaches into the next.
+fn check_dates(wishes: &[CreateReservation]) -> Result<(), Rejection> {
+    if wishes.is_empty() {
+        return Err(Rejection::field("dates", "a series needs at least one date"));
+    }
+    if wishes.len() > SERIES_LENGTH_MAX {
+        let problem = format!("at most {SERIES_LENGTH_MAX} dates, these are {}", wishes.len());
+        return Err(Rejection::field("dates", problem));
+    }
+    let overlaps = |pair: &[CreateReservation]| matches!(pair, [one, next] if one.window.ends_at > next.window.starts_at);
+    if wishes.windows(2).any(overlaps) {
+        return Err(Rejection::field("dates", "each date must end before the next one starts"));
+    }
+    let ids: BTreeSet<&ReservationId> = wishes.iter().map(|wish| &wish.id).collect();
+    if ids.len() < wishes.len() || wishes.iter().any(|wish| wish.adopts) {
+        return Err(Rejection::field("dates", "each date has an id of its own and adopts nothing"));
+    }
+    Ok(())
+}
+
+/// Whether another date might be available.
+fn is_of_the_date(why: &Rejection) -> bool {
+    match why {
+        Rejection::GpusHeld { .. } | Rejection::NotNow { .. } | Rejection::LimitReached { .. } => {
+            true
+        }
+        Rejection::InvalidField { field, .. } => field == "starts_at",
+        _ => false,
+    }
+}
+
+/// A series cannot move one date to the next free slot, and hundreds of refusals must fit into an answer.
+fn without_next(why: Rejection) -> Rejection {
+    match why {
+        Rejection::GpusHeld { wanted, holdings, .. } => {
+            Rejection::GpusHeld { wanted, holdings, next: None }
+        }
+        other => other,
+    }
+}
