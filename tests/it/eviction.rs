@@ -501,6 +501,10 @@ fn driver_exchanged(lab: &Lab) -> Result<()> {
     wait::until("let go", SOON, wait::POLL_COMMAND, is_let_go)?;
     let unknown = |gpu: &Value| gpu["state"] == "unknown" && gpu["health"] == "unknown";
     ensure!(gpus()?.iter().all(unknown), "nobody knows how they are: {:?}", gpus()?);
+    // Nor who used them last: that process may be gone.
+    wait::until("the last measurements are forgotten", SOON, wait::POLL_COMMAND, || {
+        Ok(gpus()?.iter().all(|gpu| gpu["use"].is_null()).then_some(()))
+    })?;
     lab.run(&["gpu", "clear", "titan01:0"])?.fails(5, &["uncordon its node"])?;
     let control = ControlFile::new(lab.dev_file()?.node("titan01")?.gpu_control.clone());
     control.update(|control| control.driver_loaded = false)?;

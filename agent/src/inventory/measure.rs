@@ -4,10 +4,14 @@ use fleet_proto::v1;
 use tokio::task::spawn_blocking;
 
 use super::Inventory;
-use crate::gpu::{GpuSnapshot, Observed};
+use crate::gpu::{DriverState, GpuSnapshot, Observed};
 
 impl Inventory {
     pub(super) async fn measure(&mut self, snapshot: &GpuSnapshot) -> Vec<v1::MeasuredGpu> {
+        // What was measured before says nothing of a GPU that nobody asks any more: its process may have ended since.
+        if snapshot.driver_state != DriverState::Running {
+            return Vec::new();
+        }
         let mut all = Vec::with_capacity(snapshot.gpus.len());
         let observer = self.parts.gpus.observers.now();
         // While the exempt users are not known, nobody counts as exempt.
