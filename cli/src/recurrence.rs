@@ -98,8 +98,15 @@ impl Rule {
     }
 
     /// Whether a day is one of the rule, left out or not.
-    pub(crate) fn means(&self, day: Date) -> bool {
-        Days::of(&self.every, self.first.date()).take_while(|one| *one <= day).any(|one| one == day)
+    pub(crate) fn means(&self, day: Date, zone: &TimeZone) -> bool {
+        let mut days = Days::of(&self.every, self.first.date()).take_while(|one| *one <= day);
+        match self.last {
+            Last::Times(times) => days.take(times as usize).any(|one| one == day),
+            Last::Before(end) => {
+                let start = instant(day.to_datetime(self.first.time()), zone);
+                days.any(|one| one == day) && start.is_some_and(|start| start < end)
+            }
+        }
     }
 }
 
@@ -183,7 +190,7 @@ fn days_of(days: i64) -> Option<Span> {
 }
 
 /// The instant of a wall clock: the first of two; for none the end of the gap.
-fn instant(at: DateTime, zone: &TimeZone) -> Option<Timestamp> {
+pub(crate) fn instant(at: DateTime, zone: &TimeZone) -> Option<Timestamp> {
     let ambiguous = zone.to_ambiguous_timestamp(at);
     let after = ambiguous.compatible().ok()?;
     match ambiguous.offset() {

@@ -236,8 +236,8 @@ pub(super) async fn next(
     client: &Client,
     shown: &Reservation,
 ) -> Result<String, Failure> {
-    let owner = shown.owner.clone();
-    let request = ListReservationsRequest { ids: Vec::new(), owner, all: false };
+    // Of anybody: single dates may have been given to others.
+    let request = ListReservationsRequest { ids: Vec::new(), owner: String::new(), all: false };
     let mut later = reservation::fetch(client, request).await?;
     let starts_at = |r: &Reservation| r.starts_at.map_or(0, |at| at.0);
     later.retain(|r| r.series == shown.series && starts_at(r) > starts_at(shown));

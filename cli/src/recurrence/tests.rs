@@ -76,7 +76,10 @@ fn left_out_days_count_as_times() {
     let mut daily = rule(Every::Days(1), date(2026, 12, 23).at(9, 0, 0, 0), Last::Times(4));
     daily.skip = [date(2026, 12, 24), date(2026, 12, 25)].into();
     assert_eq!(starts(&daily, "UTC"), ["Wed 12-23 09:00 UTC", "Sat 12-26 09:00 UTC"]);
-    assert!(daily.means(date(2026, 12, 24)) && !daily.means(date(2026, 12, 22)));
+    let means = |day| daily.means(day, &TimeZone::UTC);
+    assert!(means(date(2026, 12, 24)) && !means(date(2026, 12, 22)));
+    // After its end it has no days, as of a year that was mistyped.
+    assert!(means(date(2026, 12, 26)) && !means(date(2026, 12, 27)) && !means(date(2027, 12, 24)));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use fleet_core::Fsm;
 use fleet_core::id::{JobId, ReservationId, SeriesId};
 use fleet_core::name::{GpuUuid, NodeName, UserName};
+use fleet_core::reservation::{Reservation, ReservationState};
 use fleet_proto::v1::Resolved;
 
 use crate::callers::Caller;
@@ -34,8 +35,11 @@ fn owner<'f>(fsm: &'f Fsm, found: &Resolved) -> Option<&'f UserName> {
         "reservation" => fsm.reservation(&ReservationId::parse(&found.id).ok()?).map(|r| &r.owner),
         "series" => {
             let id = SeriesId::parse(&found.id).ok()?;
-            let mut all = fsm.reservations();
-            all.find(|r| r.series.as_ref().is_some_and(|s| s.id == id)).map(|r| &r.owner)
+            let of_it = |r: &&Reservation| r.series.as_ref().is_some_and(|s| s.id == id);
+            // Those that a release means; an earlier date may have been given to somebody else.
+            let waits = |r: &&Reservation| r.state == ReservationState::Scheduled;
+            let mut waiting = fsm.reservations().filter(of_it).filter(waits);
+            waiting.next().or_else(|| fsm.reservations().find(of_it)).map(|r| &r.owner)
         }
         _ => None,
     }

@@ -16,6 +16,7 @@ use crate::reason::WaitReason;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler::class_limit;
+use crate::scheduler::tally::is_within_a_reservation;
 
 /// How many jobs of a class a refusal names.
 const NAMED_MAX: usize = 5;
@@ -136,7 +137,8 @@ impl Fsm {
         let spec = JobSpec { class: name.clone(), ..job.spec.clone() };
         class_limit::check(self, &spec)?;
         // One that waits then waits for the limit. One that runs would hold more than the class allows.
-        let runs = job.allocation().is_some();
+        let attempt = job.allocation().and_then(|id| self.allocations.get(id));
+        let runs = attempt.is_some_and(|attempt| !is_within_a_reservation(self, attempt));
         let is_admin = matches!(&turn.actor.who, Who::User { admin: true, .. });
         if let Some(limit) = class_limit::reached(self, &job.owner, &spec)
             && runs

@@ -90,6 +90,15 @@ impl Fsm {
             }
         }
         let was_preempted = allocation.is_preempted();
+        // What it waited for another job's sake counts for no other cause.
+        let no_more = allocation.causes.contains_key(&CauseKey::Preemption)
+            && !causes.contains_key(&CauseKey::Preemption);
+        if no_more
+            && let Some(first) = causes.values().map(|cause| cause.since).min()
+            && let Some(deferral) = &mut allocation.deferral
+        {
+            deferral.since = deferral.since.max(first);
+        }
         allocation.causes = causes;
         if allocation.stop.is_some() {
             return;
@@ -243,7 +252,9 @@ impl Fsm {
             Some("automatic evictions are frozen".to_owned())
         } else if allocation.is_preempted() {
             self.waits_for_others(allocation)
-        } else if self.leaves_without_a_place(allocation) {
+        } else if self.leaves_without_a_place(allocation)
+            || allocation.causes.contains_key(&CauseKey::Preemption)
+        {
             None
         } else if scheduler::elsewhere(self, id).is_none() {
             let bound = self.bound_to_its_node(allocation);

@@ -190,10 +190,15 @@ fn is_of_the_date(why: &Rejection) -> bool {
     }
 }
 
-/// A series cannot move one date to the next free slot, and hundreds of refusals must fit into an answer.
+/// Most holders that the refusal of one date names.
+const DATE_HOLDINGS_MAX: usize = 8;
+
+/// A series cannot move one date to the next free slot, and hundreds of refusals must fit into an answer that each
+/// controller keeps for a while.
 fn without_next(why: Rejection) -> Rejection {
     match why {
-        Rejection::GpusHeld { wanted, holdings, .. } => {
+        Rejection::GpusHeld { wanted, mut holdings, .. } => {
+            holdings.truncate(DATE_HOLDINGS_MAX);
             Rejection::GpusHeld { wanted, holdings, next: None }
         }
         other => other,

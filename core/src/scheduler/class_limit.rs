@@ -41,6 +41,18 @@ pub(crate) fn reached(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Option<Cla
     (holds + wanted > most).then_some(ClassLimit { class, most, holds, wanted })
 }
 
+/// The same, with the GPUs that are freed for other jobs of its owner.
+pub(super) fn reached_with_awaited(
+    fsm: &Fsm,
+    owner: &UserName,
+    spec: &JobSpec,
+) -> Option<ClassLimit> {
+    let most = limit(fsm, spec)?;
+    let holds = holds(fsm, &spec.class, owner) + awaits(fsm, &spec.class, owner);
+    let (class, wanted) = (spec.class.clone(), spec.gpus.count);
+    (holds + wanted > most).then_some(ClassLimit { class, most, holds, wanted })
+}
+
 /// A job that alone wants more than its class allows would never start.
 pub(crate) fn check(fsm: &Fsm, spec: &JobSpec) -> Result<(), Rejection> {
     let most = fsm.class(&spec.class).and_then(|class| class.gpus_each);

@@ -213,7 +213,7 @@ fn serve<'a>(
 fn take_freed_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<(&'a Job, Fit)> {
     preemption::hold_places(planner, fsm);
     let mut placed = Vec::new();
-    for job in preemption::waiting(fsm) {
+    for job in preemption::waiting(fsm).into_iter().filter(|j| fsm.may_run_unseen(j).is_none()) {
         let ask = Ask::of_job(&planner.capacity, job);
         placed.extend(planner.start_first(&ask).map(|fit| (job, fit)));
     }
@@ -226,13 +226,21 @@ fn before_holds(fsm: &Fsm) -> Planner<'_> {
     take_freed_places(&mut planner, fsm);
     let mut limits = ClassLimits::default();
     let mut order = Order::of(fsm);
-    while let Some(job) = order.next().filter(|job| job.queue.rank < RANK_NEW) {
-        let waits = fsm.may_run_unseen(job).is_some() || fsm.preemptions().contains_key(&job.id);
-        if waits || limits.reached(fsm, job).is_some() {
+    // The same steps as in `serve`: else a line of a plan would be refused again and again.
+    while let Some(job) = order.next() {
+        if fsm.preemptions().contains_key(&job.id) {
+            continue;
+        }
+        if job.queue.rank >= RANK_NEW {
+            break;
+        }
+        if fsm.may_run_unseen(job).is_some() {
             continue;
         }
         let ask = Ask::of_job(&planner.capacity, job);
-        if planner.start(&ask).is_some_and(|fit| fit.pool.is_none()) {
+        if limits.reached(fsm, job).is_some() {
+            planner.start_in_own_pool(&ask);
+        } else if planner.start(&ask).is_some_and(|fit| fit.pool.is_none()) {
             limits.count(fsm, job);
         }
     }
@@ -520,7 +528,7 @@ pub fn could_start_now(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<()
     let Round { mut planner, mut holds, .. } = serve(fsm, || Order::of(fsm), |_, _| ());
     holds.at_last(&mut planner, fsm);
     let ask = Ask::new(&planner.capacity, owner, spec);
-    if let Some(limit) = class_limit::reached(fsm, owner, spec)
+    if let Some(limit) = class_limit::reached_with_awaited(fsm, owner, spec)
         && planner.start_in_own_pool(&ask).is_none()
     {
         return Err(Rejection::NotNow { why: WaitReason::ClassLimit(limit).alone().to_string() });

@@ -18,8 +18,8 @@ use crate::calendar::RELEASE_ALLOWANCE;
 use crate::class::{Class, Preemptible};
 use crate::command::Preempt;
 use crate::id::{AllocationId, JobId};
-use crate::job::{Job, RANK_NEW};
-use crate::name::NodeName;
+use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX, Job, RANK_NEW};
+use crate::name::{GpuUuid, NodeName};
 use crate::preemption::{
     PREEMPTIONS_MAX, PREEMPTIONS_OF_A_JOB_MAX, PREEMPTIONS_WITHIN, Preemption, UNSAVED_MAX,
 };
@@ -143,9 +143,13 @@ fn spoilt(fsm: &Fsm, job: &Job, place: &Preemption) -> Option<&'static str> {
         return Some("a GPU of its place takes no work");
     }
     let until = place.starts_at.max(fsm.now()) + job.time_left() + job.spec.stop_grace;
-    let mut reservations = fsm.open_reservations_on(&place.node);
-    let promised = reservations
-        .any(|r| r.window.starts_at < until && r.gpus.iter().any(|uuid| place.gpus.contains(uuid)));
+    let hits = |from: Timestamp, gpus: &[GpuUuid]| {
+        from < until && gpus.iter().any(|uuid| place.gpus.contains(uuid))
+    };
+    let mut there = fsm.open_reservations_on(&place.node);
+    let mut coming = fsm.reservations_coming_to(&place.node);
+    let promised = there.any(|r| hits(r.window.starts_at, &r.gpus))
+        || coming.any(|(_, next)| hits(next.window.starts_at, &next.gpus));
     promised.then_some("a GPU of its place is reserved before its end")
 }
 
@@ -172,8 +176,9 @@ impl<'a> Victim<'a> {
         let last = job.newest_saved().filter(|saved| saved.allocation == allocation.id);
         let since = last.map(|saved| saved.completed_at).or(allocation.started_at)?;
         let saves = job.spec.checkpoint.is_some();
-        let own = job.spec.max_deferral.map_or(class.save_limit, |own| own.min(class.save_limit));
-        let own = own.saturating_sub(allocation.deferral_spent);
+        // As long as its deferral has time at all.
+        let budget = job.spec.max_deferral.unwrap_or(DEFERRAL_DEFAULT).min(DEFERRAL_MAX);
+        let own = budget.saturating_sub(allocation.deferral_spent).min(class.save_limit);
         let limit = if saves { now + own } else { now };
         let expected = next_save(job, now).map(|(_, latest)| latest).filter(|at| *at <= limit);
         let lost = match expected {

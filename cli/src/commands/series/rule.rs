@@ -15,7 +15,7 @@ use crate::commands::Context;
 use crate::commands::reserve::LENGTH_DEFAULT_MS;
 use crate::errors::Failure;
 use crate::output::text::say;
-use crate::recurrence::{Every, Last, Occurrence, Rule, RuleError};
+use crate::recurrence::{Every, Last, Occurrence, Rule, RuleError, instant};
 use crate::times::{Clock, Edge, When, length, typed_length, weekday};
 
 /// The days of a week, as they are typed.
@@ -72,7 +72,7 @@ pub(super) fn dates(context: &Context, args: &ReserveArgs, every: &str) -> Resul
     let rule = Rule { every, first, last, length_ms, skip };
     let occurrences = rule.occurrences(clock.zone());
     let occurrences = occurrences.map_err(|error| wrong(&error, &rule, args, clock))?;
-    for day in rule.skip.iter().filter(|day| !rule.means(**day)) {
+    for day in rule.skip.iter().filter(|day| !rule.means(**day, clock.zone())) {
         say(&format!("note: --skip {day} is none of the days of this series"));
     }
     let windows = occurrences.iter().map(|one| SeriesDate {
@@ -168,6 +168,11 @@ fn date(text: &str) -> Result<Date, Failure> {
 fn wrong(error: &RuleError, rule: &Rule, args: &ReserveArgs, clock: &Clock) -> Failure {
     let until = args.until.as_deref().unwrap_or_default();
     let at = |ms: u64| clock.day_and_minute(ms);
+    let begins = instant(rule.first, clock.zone());
+    let ends_before = match rule.last {
+        Last::Before(end) => begins.is_some_and(|begins| end <= begins),
+        Last::Times(_) => false,
+    };
     match error {
         RuleError::TooMany { next_ms } => {
             let most = SERIES_LENGTH_MAX;
@@ -177,7 +182,7 @@ fn wrong(error: &RuleError, rule: &Rule, args: &ReserveArgs, clock: &Clock) -> F
             );
             Failure::usage("--until", problem)
         }
-        RuleError::None if rule.skip.is_empty() => {
+        RuleError::None if ends_before || rule.skip.is_empty() => {
             let first = rule.first.strftime("%a %Y-%m-%d %H:%M");
             let problem = format!(
                 "{until} is before the first reservation could start; write a day after --from ({first})"

@@ -634,3 +634,38 @@ fn a_limit_is_not_passed_by_another_class() {
     w.submit("ada", "wide", plain(3)).unwrap();
     assert!(w.give(person("ada"), Command::Job(lower("wide"))).is_err());
 }
+
+#[test]
+fn a_drain_that_was_lifted_takes_no_time_from_a_later_save() {
+    let (mut w, a) = full();
+    let drain =
+        NodeCommand::Drain { node: node("titan01"), reason: "fans".to_owned(), deadline: None };
+    w.give(person("root"), Command::Node(drain)).unwrap();
+    w.pass(Millis::hours(1));
+    let uncordon = NodeCommand::Uncordon { node: node("titan01") };
+    w.give(person("root"), Command::Node(uncordon)).unwrap();
+    assert_eq!(w.fsm.allocation(&a).unwrap().deferral_spent, Millis::hours(1));
+    w.submit("bob", "b", plain(1)).unwrap();
+    lead(&mut w);
+    let limit = w.fsm.preemptions()[&job("b")].victims[&a];
+    assert_eq!(limit.since(w.now), Millis::minutes(30));
+}
+
+#[test]
+fn time_spent_for_another_job_is_no_time_of_a_drain() {
+    let mut w = World::with(&["titan01"]);
+    let mut spec = of("scavenger", JobSpec { time_limit: Millis::hours(24), ..training() });
+    spec.gpus.count = 4;
+    spec.max_deferral = Some(Millis::minutes(60));
+    let a = w.run("a", spec, "titan01", &[0, 1, 2, 3]);
+    w.pass(Millis::minutes(20));
+    w.checkpoint(&a, 1, Millis::ZERO);
+    w.submit("bob", "b", plain(1)).unwrap();
+    lead(&mut w);
+    w.pass(Millis::minutes(25));
+    let drain =
+        NodeCommand::Drain { node: node("titan01"), reason: "fans".to_owned(), deadline: None };
+    w.give(person("root"), Command::Node(drain)).unwrap();
+    let deadline = w.fsm.allocation(&a).unwrap().deferral.as_ref().unwrap().deadline.unwrap();
+    assert_eq!(deadline.since(w.now), Millis::minutes(60));
+}
