@@ -89,7 +89,7 @@ pub(crate) const ALL: &[Known] = &[
     known("released-before-empty", Bug::ReleasedBeforeEmpty, 1),
     known("wall-clock-believed", Bug::WallClockBelieved, 18),
     known("old-start-forgotten", Bug::OldStartForgotten, 11),
-    known("guarantee-forgotten", Bug::GuaranteeForgotten, 1),
+    known("guarantee-forgotten", Bug::GuaranteeForgotten, 17),
     known("release-not-indexed", Bug::ReleaseNotIndexed, 3),
 ];
 

@@ -51,6 +51,8 @@ const LOW_CLASS_PERCENT: u64 = 30;
 /// After what time they may have to, and how long they are waited for to save.
 const LOW_CLASS_MIN_RUN_MS: u64 = 3_000;
 const LOW_CLASS_SAVE_LIMIT_MS: u64 = 60_000;
+/// Their time limit, much longer than they run.
+const LOW_CLASS_LIMIT_MS: u64 = 900_000;
 
 /// One person at their terminal.
 pub(crate) struct User {
@@ -331,7 +333,8 @@ impl User {
             gpus: Some(v1::GpuWish { count: self.rng.between(1, 2) as u32, ..Default::default() }),
             cpu_millis: 1_000,
             memory_bytes: 1 << 30,
-            time_limit_ms: limit,
+            // What would end as soon by itself is not asked to leave.
+            time_limit_ms: if low { LOW_CLASS_LIMIT_MS } else { limit },
             checkpoint,
             restarts: Some(self.rng.between(0, 4) as u32),
             stop_grace_ms: Some(self.rng.between(0, 3_000)),

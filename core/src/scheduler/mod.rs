@@ -170,8 +170,7 @@ fn serve<'a>(
     while (!spent || !blocked.is_full())
         && let Some(job) = order.next()
     {
-        // Something leaves for it: it was asked before all others.
-        if fsm.preemptions().contains_key(&job.id) {
+        if placed.contains(&job.id) {
             continue;
         }
         if spent {
@@ -209,13 +208,15 @@ fn serve<'a>(
     Round { planner, holds, placements, first, placed, blocked: blocked.jobs }
 }
 
-/// Holds what was freed or will be, and gives it to the jobs that it was freed for, before all others.
+/// Holds what was freed or will be, and gives it to the jobs that it was freed for, before all others. A place elsewhere
+/// such a job gets in its turn, behind those that are held for jobs that must leave.
 fn take_freed_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<(&'a Job, Fit)> {
     preemption::hold_places(planner, fsm);
     let mut placed = Vec::new();
     for job in preemption::waiting(fsm).into_iter().filter(|j| fsm.may_run_unseen(j).is_none()) {
+        let Some((at, gpus)) = preemption::place_of_job(planner, fsm, job) else { continue };
         let ask = Ask::of_job(&planner.capacity, job);
-        placed.extend(planner.start_first(&ask).map(|fit| (job, fit)));
+        placed.extend(planner.start_on(&ask, at, gpus).map(|fit| (job, fit)));
     }
     placed
 }
@@ -223,12 +224,13 @@ fn take_freed_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<(&'a Jo
 /// The fleet as a plan has it when it begins to hold places for jobs that must leave: what comes before is served.
 fn before_holds(fsm: &Fsm) -> Planner<'_> {
     let mut planner = Planner::new(Capacity::of(fsm));
-    take_freed_places(&mut planner, fsm);
+    let freed = take_freed_places(&mut planner, fsm);
+    let placed: BTreeSet<&JobId> = freed.iter().map(|(job, _)| &job.id).collect();
     let mut limits = ClassLimits::default();
     let mut order = Order::of(fsm);
     // The same steps as in `serve`: else a line of a plan would be refused again and again.
     while let Some(job) = order.next() {
-        if fsm.preemptions().contains_key(&job.id) {
+        if placed.contains(&job.id) {
             continue;
         }
         if job.queue.rank >= RANK_NEW {
@@ -271,7 +273,8 @@ impl<'a> Blocked<'a> {
         let class = &job.spec.class;
         let might = self.might.entry(class);
         let might = *might.or_insert_with(|| !self.fsm.classes_below(class).is_empty());
-        if might && preemption::wants_a_place(job) && !self.is_full() {
+        let leaves = self.fsm.preemptions().contains_key(&job.id);
+        if might && !leaves && preemption::wants_a_place(job) && !self.is_full() {
             self.jobs.push(job);
         }
     }
@@ -436,7 +439,11 @@ pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {
     let evicted = evicted.filter_map(|a| fsm.job(&a.job));
     // The queue serves interrupted work first, so it comes before everything else.
     let queued = claims::interrupted(fsm);
-    let mut ahead: Vec<&Job> = evicted.chain(queued).take(AHEAD_MAX).collect();
+    // Not what is of a lower class: that is served behind the places that are held for jobs that must leave.
+    let priority = |job: &Job| fsm.class(&job.spec.class).map(|class| class.priority);
+    let own = fsm.job(&leaving.job).and_then(priority);
+    let higher = evicted.chain(queued).filter(|job| priority(job) >= own);
+    let mut ahead: Vec<&Job> = higher.take(AHEAD_MAX).collect();
     ahead.sort_by_key(|job| job.queue.submitted);
     for job in ahead {
         let ask = Ask::of_job(&planner.capacity, job);

@@ -118,9 +118,16 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// As `start` for a job that has a place of its own: what was refused to others of its shape says nothing of it.
-    pub(super) fn start_first(&mut self, ask: &Ask<'a>) -> Option<Fit> {
-        let fit = self.find(ask)?;
+    /// On exactly these GPUs of a node, if they are free for it. What was refused to others of its shape says nothing of a
+    /// job that has a place of its own.
+    pub(super) fn start_on(&mut self, ask: &Ask<'a>, at: usize, gpus: GpuSet) -> Option<Fit> {
+        let node = &self.capacity.nodes[at];
+        let free = gpus & !(self.usable(ask, at) & ask.meant(node)) == 0;
+        let fits = free && gpus.count_ones() == ask.count();
+        if !fits || node.closed.is_some() || !ask.admits(node) {
+            return None;
+        }
+        let fit = Fit { node: at, gpus, pool: None, share: self.share_on(ask, at, None)? };
         self.take(ask, &fit);
         Some(fit)
     }

@@ -358,17 +358,22 @@ fn leaving<'v>(
     (!chosen.is_empty()).then_some(Leaving { gpus, victims: chosen })
 }
 
+/// The node and the GPUs that are freed for the job.
+pub(super) fn place_of_job(planner: &Planner<'_>, fsm: &Fsm, job: &Job) -> Option<(usize, GpuSet)> {
+    let place = fsm.preemptions().get(&job.id)?;
+    let at = planner.capacity.position(&place.node)?;
+    let node = planner.capacity.nodes[at].node;
+    let gpus = place.gpus.iter().filter_map(|uuid| place_of(node, uuid));
+    Some((at, gpus.fold(0, |set, place| set | place)))
+}
+
 /// Holds what was freed, or will be, for the jobs that it is freed for: others may run there if they end before.
 pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) {
     for (id, preemption) in fsm.preemptions() {
-        let (Some(job), Some(at)) = (fsm.job(id), planner.capacity.position(&preemption.node))
-        else {
-            continue;
-        };
+        let Some(job) = fsm.job(id) else { continue };
+        let Some((at, gpus)) = place_of_job(planner, fsm, job) else { continue };
         let ask = Ask::of_job(&planner.capacity, job);
         let node = &planner.capacity.nodes[at];
-        let gpus = preemption.gpus.iter().filter_map(|uuid| place_of(node.node, uuid));
-        let gpus = gpus.fold(0, |set, place| set | place);
         let least = ask.least(node);
         let mut left = node.room;
         for victim in preemption.victims.keys().filter_map(|id| fsm.allocation(id)) {

@@ -669,3 +669,31 @@ fn time_spent_for_another_job_is_no_time_of_a_drain() {
     let deadline = w.fsm.allocation(&a).unwrap().deferral.as_ref().unwrap().deadline.unwrap();
     assert_eq!(deadline.since(w.now), Millis::minutes(60));
 }
+
+#[test]
+fn a_job_that_others_leave_for_takes_no_place_that_is_held_for_one_that_must_leave() {
+    let mut w = World::with(&["titan01", "titan02", "titan03"]);
+    let a = scavenger(&mut w, "a", "titan01");
+    let long = JobSpec { time_limit: Millis::hours(24), ..training() };
+    let mut wide = long.clone();
+    wide.gpus.count = 4;
+    let leaver = w.run("l", wide, "titan02", &[0, 1, 2, 3]);
+    w.run("x", plain(4), "titan03", &[0, 1, 2, 3]);
+    for seq in 1..=3 {
+        w.pass(Millis::minutes(10));
+        w.checkpoint(&leaver, seq, Millis::ZERO);
+        w.checkpoint(&a, seq, Millis::ZERO);
+    }
+    let drain =
+        NodeCommand::Drain { node: node("titan02"), reason: "fans".to_owned(), deadline: None };
+    w.give(person("root"), Command::Node(drain)).unwrap();
+    w.submit("bob", "b", JobSpec { time_limit: Millis::hours(8), ..plain(4) }).unwrap();
+    lead(&mut w);
+    assert!(leaves(&w, &a));
+    // A place elsewhere gets free: it is held for the one that must leave its node.
+    let x = w.fsm.job(&job("x")).unwrap().allocation().unwrap().clone();
+    w.end(&x, AttemptEnd::Exited { code: 0 });
+    w.release("titan03");
+    lead(&mut w);
+    assert_eq!(w.state_of("b"), "queued");
+}
