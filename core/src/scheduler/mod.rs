@@ -216,7 +216,7 @@ fn take_freed_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<(&'a Jo
     for job in preemption::waiting(fsm).into_iter().filter(|j| fsm.may_run_unseen(j).is_none()) {
         let Some((at, gpus)) = preemption::place_of_job(planner, fsm, job) else { continue };
         let ask = Ask::of_job(&planner.capacity, job);
-        placed.extend(planner.start_on(&ask, at, gpus).map(|fit| (job, fit)));
+        placed.extend(planner.start_at_its_place(&ask, at, gpus).map(|fit| (job, fit)));
     }
     placed
 }

@@ -120,7 +120,12 @@ impl<'a> Planner<'a> {
 
     /// On exactly these GPUs of a node, if they are free for it. What was refused to others of its shape says nothing of a
     /// job that has a place of its own.
-    pub(super) fn start_on(&mut self, ask: &Ask<'a>, at: usize, gpus: GpuSet) -> Option<Fit> {
+    pub(super) fn start_at_its_place(
+        &mut self,
+        ask: &Ask<'a>,
+        at: usize,
+        gpus: GpuSet,
+    ) -> Option<Fit> {
         let node = &self.capacity.nodes[at];
         let free = gpus & !(self.usable(ask, at) & ask.meant(node)) == 0;
         let fits = free && gpus.count_ones() == ask.count();
