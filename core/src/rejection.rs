@@ -169,6 +169,9 @@ pub enum Rejection {
     },
 }
 
+/// How many of the things that name something a refusal names.
+const NAMED_MAX: usize = 5;
+
 impl Rejection {
     /// Stable code for programs and the audit.
     pub fn code(&self) -> &'static str {
@@ -216,6 +219,25 @@ impl Rejection {
     }
 
     /// An object that is not there.
+    /// Refuses what open things name; names the first few of them.
+    ///
+    /// # Errors
+    /// `InUse`, if there are any.
+    pub(crate) fn if_in_use(
+        what: String,
+        by: impl Iterator<Item = String>,
+    ) -> Result<(), Rejection> {
+        let mut by: Vec<String> = by.take(NAMED_MAX + 1).collect();
+        if by.len() > NAMED_MAX {
+            by.truncate(NAMED_MAX);
+            by.push("more".to_owned());
+        }
+        match by.is_empty() {
+            true => Ok(()),
+            false => Err(Rejection::InUse { what, by }),
+        }
+    }
+
     pub fn not_found(kind: &str, id: impl ToString) -> Self {
         Rejection::NotFound { kind: kind.to_owned(), id: id.to_string() }
     }

@@ -66,7 +66,9 @@ fn guaranteed(job: &Job, until: Time, clock: &Clock) -> String {
     match until.0 <= clock.now_ms() {
         true => "no longer: a job of a higher class may take its place".to_owned(),
         false if saves && !saved => {
-            format!("no job can take its place before it has saved, or before {at}")
+            format!(
+                "no job can take its place until it has run long enough and has saved; {at} at the latest"
+            )
         }
         false => format!("no job can take its place before {at}"),
     }

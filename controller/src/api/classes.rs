@@ -1,7 +1,5 @@
 //! Classes of jobs: shown to everybody, set by admins.
 
-use std::collections::BTreeSet;
-
 use fleet_core::Rejection;
 use fleet_core::class::{Class, ClassChange, Preemptible};
 use fleet_core::command::{ClassCommand, Command};
@@ -13,7 +11,7 @@ use fleet_proto::v1;
 use tonic::{Request, Status};
 
 use super::Context;
-use super::people::{Named, change_of, refused};
+use super::people::{Named, change_of, refused, texts};
 use super::propose::request_key;
 
 impl Context {
@@ -91,9 +89,6 @@ fn change(request: &v1::SetClassRequest) -> Result<ClassChange, Status> {
 }
 
 fn view(name: &ClassName, class: &Class) -> v1::Class {
-    fn texts<T: ToString>(names: &BTreeSet<T>) -> Vec<String> {
-        names.iter().map(ToString::to_string).collect()
-    }
     v1::Class {
         name: name.to_string(),
         priority: class.priority,

@@ -38,6 +38,11 @@ pub(super) fn change_of(named: Named<'_>) -> Result<PeopleChange, Status> {
     })
 }
 
+/// As a message lists them.
+pub(super) fn texts<T: ToString>(names: &BTreeSet<T>) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
 pub(super) fn refused(field: &str, problem: impl ToString) -> Status {
     to_status(&Rejection::field(field, problem.to_string()))
 }

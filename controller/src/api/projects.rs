@@ -1,7 +1,5 @@
 //! Projects and shares: shown to everybody, set by admins.
 
-use std::collections::BTreeSet;
-
 use fleet_core::command::{Command, ProjectCommand};
 use fleet_core::name::{ProjectName, UserName};
 use fleet_core::project::ProjectChange;
@@ -11,7 +9,7 @@ use fleet_proto::v1;
 use tonic::{Request, Status};
 
 use super::Context;
-use super::people::{Named, change_of, refused};
+use super::people::{Named, change_of, refused, texts};
 use super::propose::request_key;
 
 impl Context {
@@ -83,10 +81,6 @@ fn change(request: &v1::SetProjectRequest) -> Result<ProjectChange, Status> {
         remove_groups: &request.remove_groups,
     })?;
     Ok(ProjectChange { people, weight: request.weight })
-}
-
-fn texts<T: ToString>(names: &BTreeSet<T>) -> Vec<String> {
-    names.iter().map(ToString::to_string).collect()
 }
 
 fn people(project: &ProjectShare) -> Vec<v1::ProjectPerson> {

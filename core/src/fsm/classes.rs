@@ -18,9 +18,6 @@ use crate::reply::Reply;
 use crate::scheduler::class_limit;
 use crate::scheduler::tally::is_within_a_reservation;
 
-/// How many jobs of a class a refusal names.
-const NAMED_MAX: usize = 5;
-
 impl Fsm {
     pub(super) fn create_class(
         &mut self,
@@ -75,14 +72,7 @@ impl Fsm {
         let before = self.class(name).ok_or_else(|| Rejection::not_found("class", name))?;
         let before = before.into_owned();
         let open = self.jobs_of_class(name).filter(|job| !job.state.is_final());
-        let mut by: Vec<String> = open.map(|job| job.id.to_string()).take(NAMED_MAX + 1).collect();
-        if by.len() > NAMED_MAX {
-            by.truncate(NAMED_MAX);
-            by.push("more".to_owned());
-        }
-        if !by.is_empty() {
-            return Err(Rejection::InUse { what: format!("class {name}"), by });
-        }
+        Rejection::if_in_use(format!("class {name}"), open.map(|job| job.id.to_string()))?;
         self.keep_class(turn, name, None, Some(before));
         Ok(Reply::Done)
     }

@@ -9,9 +9,6 @@ use crate::project::{PROJECTS_MAX, Project, ProjectChange, WEIGHT_MAX};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 
-/// How many things that count for a project a refusal names.
-const NAMED_MAX: usize = 5;
-
 impl Fsm {
     pub(super) fn create_project(
         &mut self,
@@ -67,15 +64,10 @@ impl Fsm {
         let jobs = self.jobs.values().filter(|job| !job.state.is_final());
         let jobs = jobs.filter(|job| job.spec.project == *name).map(|job| job.id.to_string());
         let reservations = self.open_reservations().filter(|r| r.project == *name);
-        let mut by: Vec<String> =
-            jobs.chain(reservations.map(|r| r.id.to_string())).take(NAMED_MAX + 1).collect();
-        if by.len() > NAMED_MAX {
-            by.truncate(NAMED_MAX);
-            by.push("more".to_owned());
-        }
-        if !by.is_empty() {
-            return Err(Rejection::InUse { what: format!("project {name}"), by });
-        }
+        Rejection::if_in_use(
+            format!("project {name}"),
+            jobs.chain(reservations.map(|r| r.id.to_string())),
+        )?;
         self.keep_project(turn, name, None, Some(before));
         Ok(Reply::Done)
     }

@@ -33,12 +33,17 @@ fn limit(fsm: &Fsm, spec: &JobSpec) -> Option<u32> {
     fsm.class(&spec.class).filter(|_| outside)?.gpus_each
 }
 
+/// The limit, if a job of somebody who holds that many would pass it. `holds` is asked for only where there is a limit.
+fn passed(fsm: &Fsm, spec: &JobSpec, holds: impl FnOnce() -> u32) -> Option<ClassLimit> {
+    let most = limit(fsm, spec)?;
+    let (holds, wanted) = (holds(), spec.gpus.count);
+    let class = spec.class.clone();
+    (holds + wanted > most).then_some(ClassLimit { class, most, holds, wanted })
+}
+
 /// The limit that keeps a job from free GPUs by what runs now, if one does.
 pub(crate) fn reached(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Option<ClassLimit> {
-    let most = limit(fsm, spec)?;
-    let holds = holds(fsm, &spec.class, owner);
-    let (class, wanted) = (spec.class.clone(), spec.gpus.count);
-    (holds + wanted > most).then_some(ClassLimit { class, most, holds, wanted })
+    passed(fsm, spec, || holds(fsm, &spec.class, owner))
 }
 
 /// The same, with the GPUs that are freed for other jobs of its owner.
@@ -47,10 +52,7 @@ pub(super) fn reached_with_awaited(
     owner: &UserName,
     spec: &JobSpec,
 ) -> Option<ClassLimit> {
-    let most = limit(fsm, spec)?;
-    let holds = holds(fsm, &spec.class, owner) + awaits(fsm, &spec.class, owner);
-    let (class, wanted) = (spec.class.clone(), spec.gpus.count);
-    (holds + wanted > most).then_some(ClassLimit { class, most, holds, wanted })
+    passed(fsm, spec, || holds(fsm, &spec.class, owner) + awaits(fsm, &spec.class, owner))
 }
 
 /// A job that alone wants more than its class allows would never start.
@@ -82,10 +84,7 @@ impl<'a> ClassLimits<'a> {
 
     /// The limit that keeps it from free GPUs, if one does.
     pub(super) fn reached(&mut self, fsm: &Fsm, job: &'a Job) -> Option<ClassLimit> {
-        let most = limit(fsm, &job.spec)?;
-        let (holds, wanted) = (*self.known(fsm, job), job.spec.gpus.count);
-        let class = job.spec.class.clone();
-        (holds + wanted > most).then_some(ClassLimit { class, most, holds, wanted })
+        passed(fsm, &job.spec, || *self.known(fsm, job))
     }
 
     pub(super) fn count(&mut self, fsm: &Fsm, job: &'a Job) {

@@ -630,7 +630,7 @@ fn a_limit_is_not_passed_by_another_class() {
     let lower = |name| JobCommand::SetClass { id: job(name), class: class("scavenger") };
     w.give(person("ada"), Command::Job(lower("a"))).unwrap();
     let refused = w.give(person("ada"), Command::Job(lower("b"))).unwrap_err().to_string();
-    assert!(refused.contains("class scavenger allows 1 GPUs a person"), "{refused}");
+    assert!(refused.contains("class scavenger allows 1 GPU a person"), "{refused}");
     w.submit("ada", "wide", plain(3)).unwrap();
     assert!(w.give(person("ada"), Command::Job(lower("wide"))).is_err());
 }

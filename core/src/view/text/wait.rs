@@ -49,7 +49,11 @@ impl fmt::Display for Wait {
                 )
             }
             WaitReason::ClassLimit(ClassLimit { class, most, holds, .. }) => {
-                write!(f, "class {class} allows {most} GPUs a person; its owner has {holds} there")
+                let gpus = if *most == 1 { "GPU" } else { "GPUs" };
+                write!(
+                    f,
+                    "class {class} allows {most} {gpus} a person; its owner has {holds} there"
+                )
             }
             WaitReason::NeverFits(why) => write!(f, "can never start: {why}"),
             WaitReason::Excluded => {
