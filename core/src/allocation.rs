@@ -11,7 +11,7 @@ use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::time::{Millis, Timestamp};
 
-/// Time between the request for a checkpoint and the end of an attempt that gives way to a reservation. The attempt
+/// Least time between the request for a checkpoint and the end of an attempt that gives way to a reservation. The attempt
 /// leaves at its first checkpoint in this time, so a longer time would cost it work that it could still do here.
 pub const GIVES_WAY_LEAD: Millis = Millis::minutes(5);
 

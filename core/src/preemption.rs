@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::class::Class;
-use crate::id::{AllocationId, JobId};
+use crate::allocation::Allocation;
+use crate::class::{Class, Preemptible};
+use crate::id::{AllocationId, JobId, ReservationId};
+use crate::job::Job;
 use crate::name::{ClassName, GpuUuid, NodeName, UserName};
 use crate::time::{Millis, Timestamp};
 
@@ -40,6 +42,33 @@ pub struct Preemption {
 /// By the job that gets the place.
 pub type Preemptions = BTreeMap<JobId, Preemption>;
 
+/// From when on the place of an attempt may be taken by a job of a class that preempts it; `None` before it has begun.
+pub(crate) fn guaranteed_until(a: &Allocation, job: &Job, class: &Class) -> Option<Timestamp> {
+    let began = a.started_at?;
+    let saved = |job: &Job| job.checkpoints().any(|c| c.allocation == a.id && !c.is_torn());
+    let least = began + class.min_run;
+    match job.spec.checkpoint.is_none() || saved(job) {
+        true => Some(least),
+        // Else one that saves rarely would be stopped before each of its checkpoints, for ever.
+        false => Some(least.max(began + UNSAVED_MAX)),
+    }
+}
+
+/// Whether jobs of that class leave for others by their class, if they are like this one.
+pub(crate) fn has_a_way(class: &Class, job: &Job) -> bool {
+    match class.preemptible {
+        Preemptible::Never => false,
+        Preemptible::Checkpoint => job.spec.checkpoint.is_some(),
+        Preemptible::Always => true,
+    }
+}
+
+/// Whether a job was preempted so often lately that it is left alone.
+pub(crate) fn was_preempted_enough(job: &Job, now: Timestamp) -> bool {
+    let lately = job.preempted_at.iter().filter(|at| now.since(**at) < PREEMPTIONS_WITHIN);
+    lately.count() >= PREEMPTIONS_OF_A_JOB_MAX
+}
+
 /// What changed about classes and preemptions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -66,6 +95,18 @@ pub enum PreemptionEvent {
         victims: Vec<JobId>,
         starts_at: Timestamp,
     },
+    /// These jobs leave `node` for a reservation that begins in that time.
+    Reserved {
+        reservation: ReservationId,
+        owner: UserName,
+        node: NodeName,
+        jobs: Vec<JobId>,
+        within: Millis,
+    },
+    /// No reservation ends it before its own limit any more.
+    Stays {
+        job: JobId,
+    },
     /// Before the job had its place: it does not want it any more, or cannot have it.
     GivenUp {
         job: JobId,
@@ -78,8 +119,13 @@ impl PreemptionEvent {
     pub fn objects(&self) -> Vec<String> {
         match self {
             PreemptionEvent::ClassSet { class, .. } => vec![class.to_string()],
-            PreemptionEvent::JobClassSet { job, .. } | PreemptionEvent::GivenUp { job, .. } => {
-                vec![job.to_string()]
+            PreemptionEvent::JobClassSet { job, .. }
+            | PreemptionEvent::Stays { job }
+            | PreemptionEvent::GivenUp { job, .. } => vec![job.to_string()],
+            PreemptionEvent::Reserved { reservation, node, jobs, .. } => {
+                let mut objects = vec![reservation.to_string(), node.to_string()];
+                objects.extend(jobs.iter().map(ToString::to_string));
+                objects
             }
             PreemptionEvent::Ordered { job, node, victims, .. } => {
                 let mut objects = vec![job.to_string(), node.to_string()];
@@ -106,13 +152,24 @@ impl std::fmt::Display for PreemptionEvent {
                 write!(f, "{job} is of class {now} by {by}'s word; it was of class {before}")
             }
             PreemptionEvent::Ordered { job, owner, class, node, victims, .. } => {
-                let names = victims.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                let leave = if victims.len() == 1 { "leaves" } else { "leave" };
-                write!(f, "{names} {leave} {node} for {job} of {owner} (class {class})")
+                write!(f, "{} {node} for {job} of {owner} (class {class})", leave(victims))
+            }
+            PreemptionEvent::Reserved { reservation, owner, node, jobs, within } => {
+                let leave = leave(jobs);
+                write!(f, "{leave} {node} within {within}: then {reservation} of {owner} begins")
+            }
+            PreemptionEvent::Stays { job } => {
+                write!(f, "no reservation ends {job} before its time limit any more")
             }
             PreemptionEvent::GivenUp { job, why } => {
                 write!(f, "nothing leaves for {job} any more: {why}")
             }
         }
     }
+}
+
+/// `job-a, job-b leave`.
+fn leave(jobs: &[JobId]) -> String {
+    let names = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    format!("{names} {}", if jobs.len() == 1 { "leaves" } else { "leave" })
 }

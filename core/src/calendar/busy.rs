@@ -164,6 +164,22 @@ impl<'a> Calendar<'a> {
         self
     }
 
+    /// With the jobs gone that are named, from those instants on.
+    pub(super) fn without_those_that_leave(
+        mut self,
+        by: &BTreeMap<&AllocationId, Timestamp>,
+    ) -> Self {
+        for busy in self.windows.values_mut().flatten() {
+            if let By::Job(a) = busy.by
+                && let Some(by) = by.get(&a.id)
+            {
+                busy.window.ends_at = busy.window.ends_at.min(*by);
+            }
+        }
+        self.sort();
+        self
+    }
+
     fn sort(&mut self) {
         for list in self.windows.values_mut() {
             list.sort_by_key(|busy| (busy.window.starts_at, busy.window.ends_at));

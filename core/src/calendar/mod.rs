@@ -15,6 +15,7 @@ use crate::time::{Millis, Timestamp, Window};
 
 mod busy;
 mod held;
+mod preempting;
 mod search;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -24,6 +25,8 @@ use crate::state::wish::{GpuSet, Wish, broken, gpus_of, plain_model, said, unfit
 pub(crate) use busy::known_end;
 pub use busy::{Busy, By, Calendar, NEAR, RELEASE_ALLOWANCE};
 pub use held::HeldPlace;
+use preempting::Preempting;
+pub(crate) use preempting::class_below;
 use search::Places;
 
 /// Most holdings one refusal names.
@@ -67,8 +70,8 @@ pub enum Unleased {
     Adopted,
 }
 
-/// Picks GPUs of one node that are free for the whole window; else says who holds what until when,
-/// and the next slot of that length. The places that are `held` for jobs that must leave count as taken.
+/// Picks GPUs of one node that are free for the whole window, or that jobs of lower classes leave before it; else says who
+/// holds what until when, and the next slot of that length. The places that are `held` for jobs that must leave count as taken.
 pub fn choose(
     fsm: &Fsm,
     request: &GpuRequest,
@@ -86,9 +89,17 @@ pub fn choose(
     {
         return Ok(best);
     }
+    let preempting =
+        (unleased == Unleased::Blocks).then(|| Preempting::new(fsm, &wish, window, held));
+    if let Some(best) = preempting.as_ref().and_then(Preempting::best) {
+        return Ok(best);
+    }
     let nodes = places.obstructed().filter_map(|name| fsm.node(name));
     let wanted = with_obstacles(&wish, obstacles(fsm, &wish, window, unleased, nodes));
-    Err(Rejection::GpusHeld { wanted, holdings: places.holdings(), next: places.next_slot() })
+    let left = preempting.and_then(|preempting| preempting.next_slot());
+    // Of equals the one for which nobody has to leave.
+    let next = places.next_slot().into_iter().chain(left).min_by_key(|slot| slot.starts_at);
+    Err(Rejection::GpusHeld { wanted, holdings: places.holdings(), next })
 }
 
 /// Whether nobody has any of these GPUs of the node in the window.

@@ -104,7 +104,7 @@ impl Fsm {
         why: &StopWhy,
     ) -> Option<Next> {
         let job = self.jobs.get(&allocation.job)?;
-        if job.has_saved() {
+        if job.has_saved() || self.leaves_by_its_class(allocation) {
             return Some(Next::Again { why: why.to_string(), uses_restart: false });
         }
         self.faulted(turn, allocation, why.to_string(), allocation.started_at.is_some())

@@ -282,10 +282,7 @@ impl Fsm {
         let deadline = allocation.deferral.as_ref().and_then(|deferral| deferral.deadline);
         let longest = job.gaps().into_iter().max();
         let is_last = match (deadline, longest) {
-            (Some(deadline), Some(longest)) => {
-                let longer = Millis(longest.0.saturating_mul(LONGER_PERCENT) / 100);
-                self.now + longest + longer + SAVE_MAX > deadline
-            }
+            (Some(deadline), Some(longest)) => self.now + next_save_within(longest) > deadline,
             (_, _) => false,
         };
         let promised = allocation.causes.contains_key(&CauseKey::Reservation);
@@ -311,7 +308,7 @@ impl Fsm {
             after_checkpoint,
             saves_nothing: self.saves_nothing(&allocation.job),
         });
-        if allocation.is_preempted() {
+        if self.leaves_by_its_class(allocation) {
             let job = allocation.job.clone();
             self.count_preemption(&job);
         }
@@ -335,6 +332,12 @@ impl Fsm {
             .map(|a| a.id.clone())
             .collect()
     }
+}
+
+/// Within what time after a save the next one is expected to be done, by the longest of the last gaps.
+pub(super) fn next_save_within(longest: Millis) -> Millis {
+    let longer = Millis(longest.0.saturating_mul(LONGER_PERCENT) / 100);
+    longest + longer + SAVE_MAX
 }
 
 fn cause_texts(causes: &BTreeMap<CauseKey, Cause>) -> Vec<String> {

@@ -1,15 +1,24 @@
 //! Attempts that give way to a reservation: it begins on their GPUs before their own time limit is over.
 //!
-//! That happens to an attempt whose preparation took long. It is evicted: shortly before the reservation begins fleet
-//! asks it for a checkpoint, it leaves at that one, and its job is queued again. Used by `advance_time` and by
-//! `eviction.rs`; nothing here may stop an attempt for a reservation that was cancelled meanwhile.
+//! That happens to an attempt whose preparation took long, and to one of a lower class whose GPUs were reserved while it
+//! runs (`calendar/preempting.rs`). It is evicted: before the reservation begins fleet asks it for a checkpoint, it leaves
+//! at that one, and its job is queued again. Used behind each command, by `advance_time` and by `eviction.rs`; nothing
+//! here may stop an attempt for a reservation that was cancelled meanwhile.
 
+use std::collections::BTreeMap;
+
+use super::eviction::next_save_within;
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, Cause, CauseKey, GIVES_WAY_LEAD, StopWhy};
+use crate::calendar::class_below;
+use crate::event::Event;
 use crate::health::Severity;
-use crate::id::AllocationId;
+use crate::id::{AllocationId, JobId, ReservationId};
+use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX};
+use crate::name::NodeName;
+use crate::preemption::PreemptionEvent;
 use crate::reservation::Reservation;
-use crate::time::Timestamp;
+use crate::time::{Millis, Timestamp};
 
 impl Fsm {
     /// The next instant at which the attempt is asked for a checkpoint, or must leave, for a reservation.
@@ -21,7 +30,68 @@ impl Fsm {
             return self.promised(a).map(|(_, by)| by);
         }
         let waits = a.is_cut() && self.saves(a) && !a.causes.contains_key(&CauseKey::Reservation);
-        a.time_limit_at.filter(|_| waits).map(|at| at - GIVES_WAY_LEAD)
+        a.time_limit_at.filter(|_| waits).map(|at| at - self.lead(a))
+    }
+
+    /// How long before its end a cut attempt is asked for a checkpoint: its first one in this time is the last that is
+    /// expected before its end.
+    fn lead(&self, a: &Allocation) -> Millis {
+        let Some(job) = self.jobs.get(&a.job) else { return GIVES_WAY_LEAD };
+        let lead = match (job.gaps().into_iter().max(), class_below(self, job)) {
+            (Some(longest), _) => next_save_within(longest),
+            (None, Some(class)) => class.save_limit,
+            (None, None) => GIVES_WAY_LEAD,
+        };
+        // It is over before its end if it is asked for longer than it can be made to wait.
+        let budget = job.spec.max_deferral.unwrap_or(DEFERRAL_DEFAULT).min(DEFERRAL_MAX);
+        lead.max(GIVES_WAY_LEAD).min(budget.saturating_sub(a.deferral_spent))
+    }
+
+    /// After each change: the time of running attempts whose GPUs are reserved before their limit is shortened at once, and
+    /// given back where the reservation is gone.
+    pub(super) fn settle_cuts(&mut self, turn: &mut Turn<'_>) {
+        let nodes = self.reservations.touched().iter();
+        let attempts: Vec<AllocationId> =
+            nodes.flat_map(|node| self.allocations.keys_on(node)).collect();
+        let mut cut: BTreeMap<ReservationId, (NodeName, Vec<JobId>)> = BTreeMap::new();
+        for id in attempts {
+            let Some(a) = self.allocations.get(&id) else { continue };
+            let Some((at, until, by)) = self.new_end(a) else { continue };
+            let (job, node) = (a.job.clone(), a.node.clone());
+            let Some(a) = self.allocations.get_mut(&id) else { continue };
+            let own = a.own_limit_at.unwrap_or(at);
+            a.time_limit_at = Some(until);
+            a.own_limit_at = (until < own).then_some(own);
+            match by {
+                Some(by) if until < at => {
+                    cut.entry(by).or_insert_with(|| (node, Vec::new())).1.push(job);
+                }
+                None => turn.say(Event::Preemption(Box::new(PreemptionEvent::Stays { job }))),
+                Some(_) => {}
+            }
+            self.review_allocation(turn, &id);
+        }
+        for (reservation, (node, jobs)) in cut {
+            let Some(r) = self.reservations.get(&reservation) else { continue };
+            let (owner, within) = (r.owner.clone(), r.wanted().window.starts_at.since(self.now));
+            let told = PreemptionEvent::Reserved { reservation, owner, node, jobs, within };
+            turn.say(Event::Preemption(Box::new(told)));
+        }
+    }
+
+    /// The end of a running attempt and what it is from now on, where that is another one; and for which reservation.
+    fn new_end(&self, a: &Allocation) -> Option<(Timestamp, Timestamp, Option<ReservationId>)> {
+        let parent = a.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
+        let of_before = a.epoch.incarnation < self.incarnation;
+        if a.stop.is_some() || a.gpus.is_empty() || parent.is_some() || of_before {
+            return None;
+        }
+        let at = a.time_limit_at.filter(|at| *at > self.now)?;
+        let own = a.own_limit_at.unwrap_or(at);
+        let promised = self.promised(a).filter(|(_, by)| *by < own);
+        let until = promised.map_or(own, |(_, by)| by);
+        let by = promised.map(|(reservation, _)| reservation.id.clone());
+        (until != at).then_some((at, until, by))
     }
 
     /// It holds GPUs outside of any reservation and has not started.
@@ -39,7 +109,7 @@ impl Fsm {
     pub(super) fn reservation_that_begins(&self, a: &Allocation) -> Option<Cause> {
         let at = a.time_limit_at.filter(|_| a.is_cut() && self.saves(a))?;
         let (reservation, by) = self.promised(a)?;
-        let soon = by <= at && at <= self.now + GIVES_WAY_LEAD;
+        let soon = by <= at && at <= self.now + self.lead(a);
         soon.then(|| cause(reservation, self.now, by))
     }
 

@@ -126,6 +126,9 @@ impl Fsm {
         let allowed = authorize(self, &envelope.actor, &envelope.command);
         let reply =
             allowed.clone().and_then(|_| commands::of(&envelope.command).act(self, &mut turn));
+        if reply.is_ok() {
+            self.settle_cuts(&mut turn);
+        }
         if reply.is_ok() && self.settle_preemptions(&mut turn) {
             self.plan_inputs = log_index;
         }

@@ -6,7 +6,7 @@
 
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, Cause, CauseKey};
-use crate::calendar::RELEASE_ALLOWANCE;
+use crate::calendar::{RELEASE_ALLOWANCE, class_below};
 use crate::command::{Placement, Preempt};
 use crate::event::Event;
 use crate::health::Severity;
@@ -14,11 +14,12 @@ use crate::id::{AllocationId, JobId};
 use crate::job::Job;
 use crate::preemption::{
     HELD_FREE_MAX, PREEMPTIONS_MAX, PREEMPTIONS_OF_A_JOB_MAX, Preemption, PreemptionEvent,
+    guaranteed_until, has_a_way,
 };
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler::claims::next_save;
-use crate::scheduler::preemption::{guaranteed_until, has_a_way, is_over, may_preempt};
+use crate::scheduler::preemption::{is_over, may_preempt};
 use crate::scheduler::tally::is_within_a_reservation;
 use crate::time::Timestamp;
 
@@ -143,6 +144,14 @@ impl Fsm {
         });
         let other = later.next()?;
         Some(format!("{other} leaves for the same job, and is expected to save later"))
+    }
+
+    /// Whether it leaves for others because its class says so; that costs it no restart.
+    pub(super) fn leaves_by_its_class(&self, a: &Allocation) -> bool {
+        let Some(job) = self.jobs.get(&a.job) else { return false };
+        let for_a_reservation = a.causes.contains_key(&CauseKey::Reservation);
+        let only = a.causes.len() == 1;
+        a.is_preempted() || (only && for_a_reservation && class_below(self, job).is_some())
     }
 
     /// It leaves now: counted, so that no job is preempted too often.

@@ -280,14 +280,19 @@ impl Fsm {
     /// The first reservation that is to begin on a GPU of the attempt, and by when the attempt must be over for it.
     pub(super) fn promised(&self, allocation: &Allocation) -> Option<(&Reservation, Timestamp)> {
         let grace = self.jobs.get(&allocation.job)?.spec.stop_grace;
-        let promised = self.reservations.open_on(&allocation.node).filter(|r| {
+        let there = self.reservations.open_on(&allocation.node).filter(|r| {
             r.state == ReservationState::Scheduled
-                && r.window.ends_at > self.now
                 && r.handed_out.as_ref().is_none_or(|given| given.withdrawn.is_none())
-                && r.gpus.iter().any(|gpu| allocation.gpus.contains(gpu))
         });
-        let first = promised.min_by_key(|r| r.window.starts_at)?;
-        Some((first, first.window.starts_at - grace))
+        let there = there.map(|r| (r, r.window, &r.gpus));
+        // One that is to come here comes as soon as another node has released its old place.
+        let coming = self.reservations.coming_to(&allocation.node);
+        let all = there.chain(coming.map(|(r, next)| (r, next.window, &next.gpus)));
+        let promised = all.filter(|(_, window, gpus)| {
+            window.ends_at > self.now && gpus.iter().any(|gpu| allocation.gpus.contains(gpu))
+        });
+        let (first, window, _) = promised.min_by_key(|(_, window, _)| window.starts_at)?;
+        Some((first, window.starts_at - grace))
     }
 
     pub(super) fn ended(

@@ -15,13 +15,12 @@ use super::planner::{Planner, Shadow};
 use super::tally::is_within_a_reservation;
 use crate::allocation::Allocation;
 use crate::calendar::RELEASE_ALLOWANCE;
-use crate::class::{Class, Preemptible};
 use crate::command::Preempt;
 use crate::id::{AllocationId, JobId};
 use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX, Job, RANK_NEW};
 use crate::name::{GpuUuid, NodeName};
 use crate::preemption::{
-    PREEMPTIONS_MAX, PREEMPTIONS_OF_A_JOB_MAX, PREEMPTIONS_WITHIN, Preemption, UNSAVED_MAX,
+    PREEMPTIONS_MAX, Preemption, guaranteed_until, has_a_way, was_preempted_enough,
 };
 use crate::reason::Unfit;
 use crate::state::Fsm;
@@ -43,31 +42,10 @@ pub(crate) enum Spared {
     NotBegun,
 }
 
-/// From when on the place of an attempt may be taken by a job of a class that preempts it; `None` before it has begun.
-pub(crate) fn guaranteed_until(a: &Allocation, job: &Job, class: &Class) -> Option<Timestamp> {
-    let began = a.started_at?;
-    let saved = |job: &Job| job.checkpoints().any(|c| c.allocation == a.id && !c.is_torn());
-    let least = began + class.min_run;
-    match job.spec.checkpoint.is_none() || saved(job) {
-        true => Some(least),
-        // Else one that saves rarely would be stopped before each of its checkpoints, for ever.
-        false => Some(least.max(began + UNSAVED_MAX)),
-    }
-}
-
 /// Whether work may leave for the job, by what it is. One that lost its own place to another does not take a third one's.
 pub(super) fn wants_a_place(job: &Job) -> bool {
     let was_preempted = job.queue.rank < RANK_NEW && !job.preempted_at.is_empty();
     job.spec.gpus.count > 0 && job.spec.reservation.is_none() && !was_preempted
-}
-
-/// Whether jobs of that class leave for others by their class, if they are like this one.
-pub(crate) fn has_a_way(class: &Class, job: &Job) -> bool {
-    match class.preemptible {
-        Preemptible::Never => false,
-        Preemptible::Checkpoint => job.spec.checkpoint.is_some(),
-        Preemptible::Always => true,
-    }
 }
 
 /// From when on `job` may take the place of that attempt.
@@ -87,7 +65,7 @@ pub(crate) fn may_preempt(fsm: &Fsm, job: &Job, a: &Allocation) -> Result<Timest
         || !there
         || a.gpus.is_empty()
         || is_within_a_reservation(fsm, a)
-        || was_preempted_enough(of, fsm.now(), PREEMPTIONS_WITHIN)
+        || was_preempted_enough(of, fsm.now())
     {
         return Err(Spared::Always);
     }
@@ -407,10 +385,4 @@ pub(super) fn waiting(fsm: &Fsm) -> Vec<&Job> {
 pub(super) fn leaving_jobs(fsm: &Fsm, preemption: &Preemption) -> Vec<JobId> {
     let all = preemption.victims.keys().filter_map(|id| fsm.allocation(id));
     all.map(|a| a.job.clone()).collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-/// Whether a job was preempted so often lately that it is left alone.
-fn was_preempted_enough(job: &Job, now: Timestamp, within: Millis) -> bool {
-    let lately = job.preempted_at.iter().filter(|at| now.since(**at) < within);
-    lately.count() >= PREEMPTIONS_OF_A_JOB_MAX
 }

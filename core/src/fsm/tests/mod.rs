@@ -32,6 +32,7 @@ mod reboot;
 mod removal;
 mod requests;
 mod reservations;
+mod reserved_over;
 mod resume;
 mod series;
 mod session;
