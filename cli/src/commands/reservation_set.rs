@@ -6,6 +6,7 @@ use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1::{EditReservationRequest, GpuWish, SharedWith};
 
 use super::reservation::{KIND, fetch_one, note_unconfirmed};
+use super::reserve::say_who_leaves;
 use super::{Context, gpu, nodes_without_gpus};
 use crate::args::{ReservationSetArgs, WishArgs};
 use crate::client::Client;
@@ -43,12 +44,14 @@ pub(super) async fn run(context: &Context, args: &ReservationSetArgs) -> Result<
     let shown = shown(&reservation, &context.clock);
     if args.dry_run {
         say(&format!("would change {id}: {shown}; nothing was changed"));
+        say_who_leaves(&reservation, &context.clock);
         if !printer.for_people() {
             print(&printer.one(&reservation)?)?;
         }
         return Ok(Exit::Done);
     }
     say(&format!("{id}: {shown}"));
+    say_who_leaves(&reservation, &context.clock);
     note_unconfirmed(&reservation);
     print(&printer.changed(&[reservation], |r| &r.id)?)?;
     Ok(Exit::Done)

@@ -78,6 +78,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     let gpus = reservation.gpus_shown();
     if args.dry_run {
         say(&format!("would reserve {gpus} {window}; nothing was reserved"));
+        say_who_leaves(&reservation, &context.clock);
         // It has no id that could be printed.
         if !printer.for_people() {
             print(&printer.one(&reservation)?)?;
@@ -85,11 +86,20 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
         return Ok(Exit::Done);
     }
     say(&format!("reserved {gpus} {window}"));
+    say_who_leaves(&reservation, &context.clock);
     if let Some(reason) = &reservation.reason {
         say(reason);
     }
     print(&printer.changed(&[reservation], |r| &r.id)?)?;
     Ok(Exit::Done)
+}
+
+/// The jobs that run on its GPUs now and leave before it begins.
+pub(super) fn say_who_leaves(reservation: &Reservation, clock: &Clock) {
+    for leaves in &reservation.leaves_first {
+        let by = leaves.by.map(|by| clock.day_and_minute(by.0)).unwrap_or_default();
+        say(&format!("{} of {} leaves by {by}", leaves.job, leaves.owner));
+    }
 }
 
 /// Whether the same wish may be met later: GPUs are released, and so are reservations that count against a limit.

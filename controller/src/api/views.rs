@@ -309,7 +309,17 @@ pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1
         }),
         series: r.series.as_ref().map(|series| series.id.to_string()).unwrap_or_default(),
         series_rule: r.series.as_ref().map(|series| series.rule.clone()).unwrap_or_default(),
+        leaves_first: leaves_first(fsm, r),
     }
+}
+
+fn leaves_first(fsm: &Fsm, r: &Reservation) -> Vec<v1::JobThatLeaves> {
+    let leaves = |(job, by): (&Job, Timestamp)| v1::JobThatLeaves {
+        job: job.id.to_string(),
+        owner: job.owner.to_string(),
+        by_unix_ms: by.0,
+    };
+    fsm.leaves_first(r).into_iter().map(leaves).collect()
 }
 
 /// Why it waits or how it ended, and what is wrong with its GPUs.

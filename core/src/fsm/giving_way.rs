@@ -14,10 +14,10 @@ use crate::calendar::class_below;
 use crate::event::Event;
 use crate::health::Severity;
 use crate::id::{AllocationId, JobId, ReservationId};
-use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX};
+use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX, Job};
 use crate::name::NodeName;
 use crate::preemption::PreemptionEvent;
-use crate::reservation::Reservation;
+use crate::reservation::{Place, Reservation, ReservationState};
 use crate::time::{Millis, Timestamp};
 
 impl Fsm {
@@ -77,6 +77,28 @@ impl Fsm {
             let told = PreemptionEvent::Reserved { reservation, owner, node, jobs, within };
             turn.say(Event::Preemption(Box::new(told)));
         }
+    }
+
+    /// The jobs that run on the reservation's GPUs now and leave before it begins, with the instant by which they are gone;
+    /// also of one that is only tried.
+    pub fn leaves_first(&self, r: &Reservation) -> Vec<(&Job, Timestamp)> {
+        let Place { node, gpus, window, .. } = r.wanted();
+        if r.state != ReservationState::Scheduled || window.starts_at <= self.now {
+            return Vec::new();
+        }
+        let leaves = |a: &Allocation| {
+            let job = self.jobs.get(&a.job)?;
+            let own = a.own_limit_at.or(a.time_limit_at)? + job.spec.stop_grace;
+            let there = a.gpus.iter().any(|gpu| gpus.contains(gpu)) && own > window.starts_at;
+            let parent = a.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
+            (there && parent.is_none()).then_some((job, window.starts_at))
+        };
+        self.allocations.on(&node).filter_map(leaves).collect()
+    }
+
+    /// The reservation for which a running attempt leaves before its limit.
+    pub fn cut_for(&self, a: &Allocation) -> Option<&Reservation> {
+        self.promised(a).filter(|_| a.is_cut()).map(|(reservation, _)| reservation)
     }
 
     /// The end of a running attempt and what it is from now on, where that is another one; and for which reservation.

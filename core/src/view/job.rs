@@ -1,6 +1,7 @@
 //! Why a job is in its state.
 
 use crate::allocation::{Allocation, Deferral, StopWhy};
+use crate::id::ReservationId;
 use crate::job::{Job, JobState};
 use crate::lease::LeaseHolder;
 use crate::name::{GpuUuid, NodeName, UserName};
@@ -29,6 +30,13 @@ pub enum JobReason {
     Waits(Wait),
     Stopping(StopWhy),
     Leaving(Leaving),
+    /// A reservation begins on its GPUs before its limit: it leaves at its last checkpoint before that.
+    GivesWay {
+        reservation: ReservationId,
+        owner: UserName,
+        within: Millis,
+        saves: bool,
+    },
     /// What its agent does before it runs, in the agent's words.
     Preparing(String),
     NothingSaved {
@@ -140,8 +148,18 @@ fn placed(
     }
     match &allocation.deferral {
         Some(deferral) => Some(JobReason::Leaving(leaving(fsm, plan, job, allocation, deferral))),
-        None => preparing.map(JobReason::Preparing).or_else(|| nothing_saved(fsm, job, allocation)),
+        None => preparing
+            .map(JobReason::Preparing)
+            .or_else(|| gives_way(fsm, job, allocation))
+            .or_else(|| nothing_saved(fsm, job, allocation)),
     }
+}
+
+fn gives_way(fsm: &Fsm, job: &Job, allocation: &Allocation) -> Option<JobReason> {
+    let reservation = fsm.cut_for(allocation)?;
+    let within = reservation.wanted().window.starts_at.since(fsm.now());
+    let (owner, saves) = (reservation.owner.clone(), job.spec.checkpoint.is_some());
+    Some(JobReason::GivesWay { reservation: reservation.id.clone(), owner, within, saves })
 }
 
 fn pause(job: &Job, again: Millis) -> Pause {

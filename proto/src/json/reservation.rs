@@ -48,6 +48,25 @@ pub struct Reservation {
     pub series: Option<String>,
     /// The rule of that series, as a sentence; null: it is not of a series.
     pub series_rule: Option<String>,
+    /// Jobs of lower classes that run on its GPUs now and leave before it begins.
+    pub leaves_first: Vec<JobThatLeaves>,
+}
+
+/// A job that leaves its GPUs to a reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct JobThatLeaves {
+    /// Its id.
+    pub job: String,
+    /// The user whose job it is.
+    pub owner: String,
+    /// When it has left at the latest; null: not known.
+    pub by: Option<Time>,
+}
+
+impl From<pb::JobThatLeaves> for JobThatLeaves {
+    fn from(leaves: pb::JobThatLeaves) -> Self {
+        Self { job: leaves.job, owner: leaves.owner, by: time(leaves.by_unix_ms) }
+    }
 }
 
 /// GPUs of a node for a window.
@@ -92,6 +111,7 @@ impl From<pb::Reservation> for Reservation {
             next: reservation.next.map(ReservationPlace::from),
             series: text(&reservation.series),
             series_rule: text(&reservation.series_rule),
+            leaves_first: reservation.leaves_first.into_iter().map(JobThatLeaves::from).collect(),
             id: reservation.id,
             owner: reservation.owner,
             project: reservation.project,
@@ -145,6 +165,7 @@ impl Document for Reservation {
         "next",
         "series",
         "series_rule",
+        "leaves_first",
     ];
 }
 

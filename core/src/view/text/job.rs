@@ -31,6 +31,10 @@ impl JobReason {
                     None => silent,
                 }
             }
+            JobReason::GivesWay { reservation, owner, within, saves } => {
+                let leaves = if *saves { "at its last checkpoint before that" } else { "then" };
+                format!("{reservation} of {owner} begins on its GPUs in {within}; leaves {leaves}")
+            }
             JobReason::NothingSaved { quiet, note } => {
                 let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
                 format!("no checkpoint seen for {quiet}{note}")

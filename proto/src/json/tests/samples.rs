@@ -284,6 +284,11 @@ pub(super) fn reservation() -> pb::Reservation {
         next: None,
         series: "ser-7h2kqd".to_owned(),
         series_rule: "every week on Mon, Wed at 10:00 Europe/Berlin for 8h, 12 times".to_owned(),
+        leaves_first: vec![pb::JobThatLeaves {
+            job: "train-7".to_owned(),
+            owner: "eve".to_owned(),
+            by_unix_ms: at(0),
+        }],
     }
 }
 
