@@ -34,6 +34,10 @@ pub enum StopWhy {
         by: String,
     },
     TimeLimit,
+    /// It named no time limit, has had the time that its class guarantees, and others wait for its GPUs.
+    NoLimitNamed {
+        causes: Vec<String>,
+    },
     ReservationEnded,
     /// Its causes were met by a checkpoint, or the limit of the deferral passed.
     Evicted {
@@ -297,6 +301,9 @@ impl std::fmt::Display for StopWhy {
         match self {
             StopWhy::Cancelled { by } => write!(f, "cancelled by {by}"),
             StopWhy::TimeLimit => write!(f, "its time limit"),
+            StopWhy::NoLimitNamed { causes } => {
+                write!(f, "its time was over ({}); fleet run -t names a limit", causes.join(", "))
+            }
             StopWhy::ReservationEnded => write!(f, "its reservation ended"),
             StopWhy::Evicted { causes, .. } => write!(f, "evicted ({})", causes.join(", ")),
             StopWhy::NodeFault { cause } => write!(f, "the work is already lost ({cause})"),

@@ -54,6 +54,17 @@ pub(crate) fn guaranteed_until(a: &Allocation, job: &Job, class: &Class) -> Opti
     }
 }
 
+/// Whether nobody said how long the job runs, so that it leaves for jobs of its own class too.
+pub(crate) fn is_open(class: &Class, job: &Job) -> bool {
+    !job.spec.time_limit_given && class.preemptible != Preemptible::Never
+}
+
+/// Whether it leaves for that job of the same class: it named no time limit, and the other is somebody else's. Who has less
+/// is another question.
+pub(crate) fn leaves_as_open(job: &Job, its: &Class, of: &Job) -> bool {
+    job.spec.class == of.spec.class && job.owner != of.owner && is_open(its, of)
+}
+
 /// Whether jobs of that class leave for others by their class, if they are like this one.
 pub(crate) fn has_a_way(class: &Class, job: &Job) -> bool {
     match class.preemptible {

@@ -161,6 +161,9 @@ fn a_job_of_a_higher_class_takes_a_place_at_a_checkpoint() -> Result<()> {
     let Some(lab) = Lab::start(1, "v100-pcie:1")? else { return Ok(()) };
     let mut steps = Steps::default();
     steps.step("left, let the other one run, and finished", || preempted(&lab));
+    steps.step("without a limit: left for somebody who had nothing, and finished", || {
+        without_a_limit(&lab)
+    });
     steps.step("a class that nobody may use, and one that is not there", || {
         let shown = lab.run_as_nobody(&["run", "-d", "--class", "urgent", "--", "true"])?;
         shown.fails(4, &["somebody who may use class urgent", "fleet class show urgent"])?;
@@ -210,6 +213,28 @@ fn preempted(lab: &Lab) -> Result<()> {
     let told = lab.why(&other)?;
     ensure!(told.contains(&format!("{id} leaves")), "{told}");
     Ok(())
+}
+
+/// What a new fleet does after hours happens after a minute at most here. `fleet run` names no `-t`.
+fn without_a_limit(lab: &Lab) -> Result<()> {
+    lab.output(&["class", "set", "normal", "--min-run", "0", "--save-limit", "1m"])?;
+    let training = Training::new(lab, "unlimited", 200, 40)?;
+    let id = training.submit(lab, &["-J", "unlimited"], &[])?;
+    lab.job_until(&id, "saves", SOON, |job| checkpoint_seq(job) == 1)?;
+    let words = ["run", "-d", "-G", "1", "-w", "/tmp", "-t", "5m", "--", "true"];
+    let other = lab.run_as_nobody(&words)?.ok()?.trim().to_owned();
+    let leaves = deferred(lab, &id)?;
+    let reason = leaves["reason"].as_str().unwrap_or_default();
+    let waits = format!("it named no time limit, and {other} of nobody waits");
+    ensure!(reason.contains(&waits), "{leaves}");
+    let ended = lab.job_ended(&other, LATER)?;
+    ensure!(ended["state"] == "completed", "{ended}");
+    ensure!(!is_final(&lab.job(&id)?), "it had ended by itself");
+    let ended = lab.job_ended(&id, LATER)?;
+    ensure!(ended["state"] == "completed" && ended["attempt"] == 2, "{ended}");
+    let again = training.began_at(2)?;
+    ensure!(again % 40 == 1 && again > 40, "it continued at step {again}");
+    training.equals_uninterrupted(lab)
 }
 
 fn moved(lab: &Lab) -> Result<()> {

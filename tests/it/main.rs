@@ -29,6 +29,7 @@ mod door;
 mod ending;
 mod enforcement;
 mod eviction;
+mod fair_queue;
 mod first_run;
 mod forgery;
 mod gpus;

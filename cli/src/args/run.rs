@@ -55,7 +55,7 @@ impl FromStr for Volume {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) wish: WishArgs,
-    /// Time limit of the job [default: 24h; in a reservation, until its end]
+    /// Time limit of the job [default: 24h, less where others wait; in a reservation, until its end]
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
     /// Do not start the job before this time

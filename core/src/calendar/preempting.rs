@@ -15,18 +15,20 @@ use crate::id::AllocationId;
 use crate::job::Job;
 use crate::name::{ClassName, GpuUuid, NodeName};
 use crate::node::Liveness;
-use crate::preemption::{guaranteed_until, has_a_way, was_preempted_enough};
+use crate::preemption::{guaranteed_until, has_a_way, is_open, was_preempted_enough};
 use crate::rejection::Slot;
 use crate::reservation::RESERVATION_AHEAD_MAX;
 use crate::state::Fsm;
 use crate::state::wish::{GpuSet, Wish, place_of, uuids_of};
 use crate::time::{Millis, Timestamp, Window};
 
-/// The class of a job that leaves for reservations, where it is one: they rank as jobs that name no class.
+/// The class of a job that leaves for reservations, where it is one: they rank as jobs that name no class. A job that names
+/// neither class nor time limit leaves for them too.
 pub(crate) fn class_below<'a>(fsm: &'a Fsm, job: &Job) -> Option<Cow<'a, Class>> {
     let (its, theirs) = (fsm.class(&job.spec.class)?, fsm.class(&ClassName::normal())?);
     let below = theirs.preempts && its.priority < theirs.priority && has_a_way(&its, job);
-    below.then_some(its)
+    let open = job.spec.class == ClassName::normal() && is_open(&its, job);
+    (below || open).then_some(its)
 }
 
 /// When a reservation may have the GPUs of that attempt; `None` where it does not leave for one.
@@ -46,7 +48,8 @@ fn leaves_by(fsm: &Fsm, a: &Allocation) -> Option<Timestamp> {
         return None;
     }
     let until = guaranteed_until(a, job, &class)?.max(fsm.now());
-    let to_save = job.spec.checkpoint.as_ref().map_or(Millis::ZERO, |_| class.save_limit);
+    let waited_for = job.spec.checkpoint.is_some() || !has_a_way(&class, job);
+    let to_save = if waited_for { class.save_limit } else { Millis::ZERO };
     Some(until + to_save + job.spec.stop_grace + RELEASE_ALLOWANCE)
 }
 
@@ -92,7 +95,10 @@ impl<'a, 'w> Preempting<'a, 'w> {
         };
         let of_uuids = wish.request.uuids.first().and_then(|uuid| fsm.gpu(uuid));
         let only = wish.request.node.as_ref().or(of_uuids.map(|gpu| &gpu.node));
-        let jobs = classes.iter().flat_map(|class| fsm.jobs_of_class(class));
+        let normal = ClassName::normal();
+        let open = fsm.open_jobs_of_class(&normal);
+        let open = open.filter(|_| fsm.evictions_frozen().is_none());
+        let jobs = classes.iter().flat_map(|class| fsm.jobs_of_class(class)).chain(open);
         for a in jobs.filter_map(|job| fsm.allocation(job.allocation()?)) {
             if a.gpus.is_empty() || only.is_some_and(|only| *only != a.node) {
                 continue;

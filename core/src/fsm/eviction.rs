@@ -312,8 +312,11 @@ impl Fsm {
             let job = allocation.job.clone();
             self.count_preemption(&job);
         }
-        let after_checkpoint = after_checkpoint.is_some();
-        self.stop_allocation(turn, id, StopWhy::Evicted { causes, after_checkpoint });
+        let why = match self.allocations.get(id).is_some_and(|a| self.has_had_its_time(a)) {
+            true => StopWhy::NoLimitNamed { causes },
+            false => StopWhy::Evicted { causes, after_checkpoint: after_checkpoint.is_some() },
+        };
+        self.stop_allocation(turn, id, why);
     }
 
     /// Whether a story says of it that there is no checkpoint to wait for.

@@ -297,6 +297,7 @@ impl Fsm {
             StopWhy::NodeFault { .. } => Millis::ZERO,
             StopWhy::Cancelled { .. }
             | StopWhy::TimeLimit
+            | StopWhy::NoLimitNamed { .. }
             | StopWhy::ReservationEnded
             | StopWhy::Evicted { .. } => job.spec.stop_grace,
         };

@@ -100,7 +100,9 @@ pub(super) fn judge(case: Case<'_>) -> Verdict {
     if let Some(why) = stop {
         return match why {
             StopWhy::Cancelled { .. } => Verdict::Cancelled,
-            StopWhy::TimeLimit | StopWhy::ReservationEnded => Verdict::TimedOut,
+            StopWhy::TimeLimit | StopWhy::NoLimitNamed { .. } | StopWhy::ReservationEnded => {
+                Verdict::TimedOut
+            }
             StopWhy::Evicted { .. } => Verdict::Evicted,
             StopWhy::NodeFault { cause } => {
                 Verdict::NodeFault { cause: cause.clone(), has_run: case.started }

@@ -14,12 +14,12 @@ use crate::id::{AllocationId, JobId};
 use crate::job::Job;
 use crate::preemption::{
     HELD_FREE_MAX, PREEMPTIONS_MAX, PREEMPTIONS_OF_A_JOB_MAX, Preemption, PreemptionEvent,
-    guaranteed_until, has_a_way,
+    guaranteed_until, has_a_way, is_open,
 };
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler::claims::next_save;
-use crate::scheduler::preemption::{is_over, may_preempt};
+use crate::scheduler::preemption::{has_less, is_over, may_preempt};
 use crate::scheduler::tally::is_within_a_reservation;
 use crate::time::Timestamp;
 
@@ -29,7 +29,7 @@ impl Fsm {
     pub fn guaranteed_until(&self, job: &Job) -> Option<Timestamp> {
         let attempt = job.allocation().and_then(|id| self.allocations.get(id))?;
         let class = self.class(&job.spec.class)?;
-        let may_leave = has_a_way(&class, job);
+        let may_leave = has_a_way(&class, job) || is_open(&class, job);
         let outside = !attempt.gpus.is_empty() && !is_within_a_reservation(self, attempt);
         (may_leave && outside).then(|| guaranteed_until(attempt, job, &class))?
     }
@@ -101,7 +101,11 @@ impl Fsm {
         }
         let there = |id: &AllocationId| {
             let of = self.allocations.get(id).filter(|a| a.node == order.node);
-            of.is_some_and(|a| may_preempt(self, job, a).is_ok_and(|from| from <= self.now))
+            let has_less =
+                |a: &Allocation| self.jobs.get(&a.job).is_some_and(|of| has_less(self, job, of));
+            of.is_some_and(|a| {
+                may_preempt(self, job, a).is_ok_and(|from| from <= self.now) && has_less(a)
+            })
         };
         if self.may_run_unseen(job).is_some() {
             return stale("it may run on a node that has not reported");
@@ -116,7 +120,11 @@ impl Fsm {
     pub(super) fn preempted_by(&self, a: &Allocation) -> Option<Cause> {
         let (job, preemption) = self.leaves_for(&a.id)?;
         let by = self.jobs.get(job)?;
-        let text = format!("preempted by {job} of {}, class {}", by.owner, by.spec.class);
+        let of = self.jobs.get(&a.job)?;
+        let text = match by.spec.class == of.spec.class {
+            true => format!("it named no time limit, and {job} of {} waits", by.owner),
+            false => format!("preempted by {job} of {}, class {}", by.owner, by.spec.class),
+        };
         Some(Cause {
             severity: Severity::Degraded,
             since: preemption.since,
@@ -152,6 +160,18 @@ impl Fsm {
         let for_a_reservation = a.causes.contains_key(&CauseKey::Reservation);
         let only = a.causes.len() == 1;
         a.is_preempted() || (only && for_a_reservation && class_below(self, job).is_some())
+    }
+
+    /// Whether its time is over because it named no limit and others wait. A job without checkpoints is preempted only
+    /// where its class says so; this one is not preempted, but has had its time.
+    pub(super) fn has_had_its_time(&self, a: &Allocation) -> bool {
+        let Some(job) = self.jobs.get(&a.job).filter(|job| job.spec.checkpoint.is_none()) else {
+            return false;
+        };
+        let class = self.class(&job.spec.class).filter(|class| !has_a_way(class, job));
+        let guaranteed = class.filter(|class| is_open(class, job));
+        let guaranteed = guaranteed.and_then(|class| guaranteed_until(a, job, &class));
+        self.leaves_by_its_class(a) && guaranteed.is_some_and(|until| until <= self.now)
     }
 
     /// It leaves now: counted, so that no job is preempted too often.

@@ -39,6 +39,8 @@ impl Fsm {
             }
         };
         let attempt = allocation.map(|allocation| allocation.id.clone());
+        self.unbind_job(id);
+        self.bind_job(&changed);
         if let Some(job) = self.jobs.get_mut(id) {
             *job = changed;
         }

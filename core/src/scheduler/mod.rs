@@ -260,8 +260,8 @@ struct Blocked<'a> {
 
 impl<'a> Blocked<'a> {
     fn of(fsm: &'a Fsm) -> Self {
-        // Asked for after every change: nothing is looked for where only one class has jobs.
-        let max = if fsm.jobs_by_class.len() > 1 { preemption::LOOKED_FOR_MAX } else { 0 };
+        // Asked for after every change: nothing is looked for where nothing could leave.
+        let max = if fsm.may_have_to_leave() { preemption::LOOKED_FOR_MAX } else { 0 };
         Self { fsm, jobs: Vec::new(), might: BTreeMap::new(), max }
     }
 
@@ -272,7 +272,10 @@ impl<'a> Blocked<'a> {
     fn add(&mut self, job: &'a Job) {
         let class = &job.spec.class;
         let might = self.might.entry(class);
-        let might = *might.or_insert_with(|| !self.fsm.classes_below(class).is_empty());
+        let might = *might.or_insert_with(|| {
+            let mut open = self.fsm.open_jobs_of_class(class);
+            !self.fsm.classes_below(class).is_empty() || open.any(|job| job.allocation().is_some())
+        });
         let leaves = self.fsm.preemptions().contains_key(&job.id);
         if might && !leaves && preemption::wants_a_place(job) && !self.is_full() {
             self.jobs.push(job);

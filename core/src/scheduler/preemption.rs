@@ -18,9 +18,9 @@ use crate::calendar::RELEASE_ALLOWANCE;
 use crate::command::Preempt;
 use crate::id::{AllocationId, JobId};
 use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX, Job, RANK_NEW};
-use crate::name::{GpuUuid, NodeName};
+use crate::name::{GpuUuid, NodeName, UserName};
 use crate::preemption::{
-    PREEMPTIONS_MAX, Preemption, guaranteed_until, has_a_way, was_preempted_enough,
+    PREEMPTIONS_MAX, Preemption, guaranteed_until, has_a_way, leaves_as_open, was_preempted_enough,
 };
 use crate::reason::Unfit;
 use crate::state::Fsm;
@@ -48,7 +48,17 @@ pub(super) fn wants_a_place(job: &Job) -> bool {
     job.spec.gpus.count > 0 && job.spec.reservation.is_none() && !was_preempted
 }
 
-/// From when on `job` may take the place of that attempt.
+/// Whether the owner of `job` would not have more than the owner of `of`, whose job named no time limit, has now: GPUs that
+/// jobs of their class hold. Only of jobs of one class; between classes the class decides.
+pub(crate) fn has_less(fsm: &Fsm, job: &Job, of: &Job) -> bool {
+    let class = &job.spec.class;
+    let mine =
+        class_limit::holds(fsm, class, &job.owner) + class_limit::awaits(fsm, class, &job.owner);
+    *class != of.spec.class
+        || mine + job.spec.gpus.count <= class_limit::holds(fsm, class, &of.owner)
+}
+
+/// From when on `job` may take the place of that attempt; of a job of its own class, if its owner [has less](has_less).
 pub(crate) fn may_preempt(fsm: &Fsm, job: &Job, a: &Allocation) -> Result<Timestamp, Spared> {
     let of = fsm.job(&a.job).ok_or(Spared::Always)?;
     let (Some(mine), Some(its)) = (fsm.class(&job.spec.class), fsm.class(&of.spec.class)) else {
@@ -57,9 +67,8 @@ pub(crate) fn may_preempt(fsm: &Fsm, job: &Job, a: &Allocation) -> Result<Timest
     // What leaves for another reason is nobody's to take.
     let leaves = a.stop.is_some() || !a.causes.is_empty() || of.cancel_requested;
     let there = fsm.node(&a.node).is_some_and(|node| closed(node).is_none());
-    if !mine.preempts
-        || mine.priority <= its.priority
-        || !has_a_way(&its, of)
+    let by_class = mine.preempts && mine.priority > its.priority && has_a_way(&its, of);
+    if !(by_class || leaves_as_open(job, &its, of))
         || !wants_a_place(job)
         || leaves
         || !there
@@ -98,7 +107,8 @@ pub(crate) fn is_over(fsm: &Fsm, id: &JobId, preemption: &Preemption) -> Option<
         let class = |job: &Job| fsm.class(&job.spec.class);
         class(job).zip(class(of)).is_some_and(|(mine, its)| {
             let guaranteed = guaranteed_until(a, of, &its).is_none_or(|until| until > fsm.now());
-            mine.preempts && mine.priority > its.priority && has_a_way(&its, of) && !guaranteed
+            let by_class = mine.preempts && mine.priority > its.priority && has_a_way(&its, of);
+            (by_class || leaves_as_open(job, &its, of)) && !guaranteed
         })
     };
     if !preemption.victims.keys().all(may_leave) {
@@ -154,10 +164,12 @@ impl<'a> Victim<'a> {
         let last = job.newest_saved().filter(|saved| saved.allocation == allocation.id);
         let since = last.map(|saved| saved.completed_at).or(allocation.started_at)?;
         let saves = job.spec.checkpoint.is_some();
+        // Its time is over then, and its owner may still name a limit.
+        let is_given_notice = !saves && !has_a_way(&class, job);
         // As long as its deferral has time at all.
         let budget = job.spec.max_deferral.unwrap_or(DEFERRAL_DEFAULT).min(DEFERRAL_MAX);
         let own = budget.saturating_sub(allocation.deferral_spent).min(class.save_limit);
-        let limit = if saves { now + own } else { now };
+        let limit = if saves || is_given_notice { now + own } else { now };
         let expected = next_save(job, now).map(|(_, latest)| latest).filter(|at| *at <= limit);
         let lost = match expected {
             Some(_) => Millis::ZERO,
@@ -225,10 +237,15 @@ fn victims<'a>(fsm: &'a Fsm, job: &Job) -> (ByNode<'a>, Option<Timestamp>) {
     let (now, mut by_node, mut look_at) = (fsm.now(), ByNode::new(), None::<Timestamp>);
     // In whole steps, so that it stays what it is while plans follow each other.
     let next_look = Timestamp((now.0 / LOOK_AGAIN.0 + 1) * LOOK_AGAIN.0);
-    for class in fsm.classes_below(&job.spec.class) {
-        let attempts =
-            fsm.jobs_of_class(&class).filter_map(|job| fsm.allocation(job.allocation()?));
-        for allocation in attempts {
+    let below = fsm.classes_below(&job.spec.class);
+    let below = below.iter().flat_map(|class| fsm.jobs_of_class(class));
+    let open = fsm.open_jobs_of_class(&job.spec.class).filter(|of| of.allocation().is_some());
+    // Of each owner once: it reads all jobs of the class.
+    let mut less: BTreeMap<&UserName, bool> = BTreeMap::new();
+    let open = open.filter(|of| *less.entry(&of.owner).or_insert_with(|| has_less(fsm, job, of)));
+    let attempts = below.chain(open).filter_map(|job| fsm.allocation(job.allocation()?));
+    for allocation in attempts {
+        {
             let again = match may_preempt(fsm, job, allocation) {
                 Ok(from) if from <= now => {
                     let victim = Victim::new(fsm, allocation);

@@ -21,6 +21,18 @@ use crate::name::{ClassName, NodeName};
 use crate::node::Node;
 use crate::reservation::{Reservation, ReservationState};
 
+/// Whether a job named a time limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Limit {
+    Named,
+    Open,
+}
+
+fn kind(job: &Job) -> (ClassName, Limit) {
+    let limit = if job.spec.time_limit_given { Limit::Named } else { Limit::Open };
+    (job.spec.class.clone(), limit)
+}
+
 impl Fsm {
     /// Looks again at the nodes where something changed.
     pub(crate) fn settle_index(&mut self) {
@@ -191,19 +203,20 @@ impl Fsm {
 
     /// The job names its reservation from now on.
     pub(crate) fn bind_job(&mut self, job: &Job) {
-        self.jobs_by_class.entry(job.spec.class.clone()).or_default().insert(job.id.clone());
+        self.jobs_by_class.entry(kind(job)).or_default().insert(job.id.clone());
         if let Some(reservation) = &job.spec.reservation {
             self.jobs_bound.entry(reservation.clone()).or_default().insert(job.id.clone());
         }
     }
 
-    /// Before the job goes away, or names another reservation or class.
+    /// Before the job goes away, or names another reservation, class or time limit.
     pub(crate) fn unbind_job(&mut self, id: &JobId) {
         let Some(job) = self.jobs.get(id) else { return };
-        if let Some(jobs) = self.jobs_by_class.get_mut(&job.spec.class) {
+        let kind = kind(job);
+        if let Some(jobs) = self.jobs_by_class.get_mut(&kind) {
             jobs.remove(id);
             if jobs.is_empty() {
-                self.jobs_by_class.remove(&job.spec.class);
+                self.jobs_by_class.remove(&kind);
             }
         }
         let Some(reservation) = &job.spec.reservation else { return };
@@ -218,9 +231,9 @@ impl Fsm {
     /// In a state that was read back.
     pub(crate) fn bind_all_jobs(&mut self) {
         let mut bound: BTreeMap<ReservationId, BTreeSet<JobId>> = BTreeMap::new();
-        let mut by_class: BTreeMap<ClassName, BTreeSet<JobId>> = BTreeMap::new();
+        let mut by_class: BTreeMap<(ClassName, Limit), BTreeSet<JobId>> = BTreeMap::new();
         for job in self.jobs.values() {
-            by_class.entry(job.spec.class.clone()).or_default().insert(job.id.clone());
+            by_class.entry(kind(job)).or_default().insert(job.id.clone());
             if let Some(reservation) = &job.spec.reservation {
                 bound.entry(reservation.clone()).or_default().insert(job.id.clone());
             }
@@ -231,8 +244,22 @@ impl Fsm {
 
     /// The jobs of a class, ended ones too.
     pub fn jobs_of_class(&self, class: &ClassName) -> impl Iterator<Item = &Job> {
-        let of_it = self.jobs_by_class.get(class).into_iter().flatten();
+        [Limit::Named, Limit::Open].into_iter().flat_map(|limit| self.jobs_of(class, limit))
+    }
+
+    /// The jobs of a class that named no time limit, ended ones too.
+    pub(crate) fn open_jobs_of_class(&self, class: &ClassName) -> impl Iterator<Item = &Job> {
+        self.jobs_of(class, Limit::Open)
+    }
+
+    fn jobs_of(&self, class: &ClassName, limit: Limit) -> impl Iterator<Item = &Job> {
+        let of_it = self.jobs_by_class.get(&(class.clone(), limit)).into_iter().flatten();
         of_it.filter_map(|id| self.jobs.get(id))
+    }
+
+    /// Whether jobs of more than one class are there, or such as leave for their own.
+    pub(crate) fn may_have_to_leave(&self) -> bool {
+        self.jobs_by_class.len() > 1 || self.jobs_by_class.keys().any(|(_, l)| *l == Limit::Open)
     }
 
     /// The classes with jobs whose place a job of that class may take.
@@ -246,7 +273,8 @@ impl Fsm {
                 its.priority < mine.priority && its.preemptible != Preemptible::Never
             })
         };
-        self.jobs_by_class.keys().filter(below).cloned().collect()
+        let names: BTreeSet<&ClassName> = self.jobs_by_class.keys().map(|(name, _)| name).collect();
+        names.into_iter().filter(below).cloned().collect()
     }
 
     /// The jobs that wait to run in a reservation, first served first; those that are tried again later come last.
@@ -272,7 +300,7 @@ impl Fsm {
         };
         let count = self.jobs.values().filter(|job| job.spec.reservation.is_some()).count();
         let of_class = |job: &Job| {
-            self.jobs_by_class.get(&job.spec.class).is_some_and(|jobs| jobs.contains(&job.id))
+            self.jobs_by_class.get(&kind(job)).is_some_and(|jobs| jobs.contains(&job.id))
         };
         let classed: usize = self.jobs_by_class.values().map(BTreeSet::len).sum();
         let by_class = classed == self.jobs.len() && self.jobs.values().all(of_class);

@@ -163,9 +163,9 @@ pub struct Fsm {
     /// The jobs that name each reservation, ended ones too. Derived from the jobs.
     #[serde(skip)]
     pub(crate) jobs_bound: BTreeMap<ReservationId, BTreeSet<JobId>>,
-    /// The jobs of each class, ended ones too. Derived from the jobs.
+    /// The jobs of each class, ended ones too, apart by whether they named a time limit. Derived from the jobs.
     #[serde(skip)]
-    pub(crate) jobs_by_class: BTreeMap<ClassName, BTreeSet<JobId>>,
+    pub(crate) jobs_by_class: BTreeMap<(ClassName, indexing::Limit), BTreeSet<JobId>>,
 }
 
 /// JSON keys are text, so the queue is stored as a list of pairs.

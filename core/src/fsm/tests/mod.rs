@@ -24,6 +24,7 @@ mod limits;
 mod no_image;
 mod nodes;
 mod numbers;
+mod open_ended;
 mod preemption;
 mod probing;
 mod projects;

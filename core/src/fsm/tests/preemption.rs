@@ -34,7 +34,7 @@ fn set(w: &mut World, name: &str, change: ClassChange) -> Result<Reply, Rejectio
 }
 
 /// Does what the leader does, until there is nothing to do.
-fn lead(w: &mut World) {
+pub(super) fn lead(w: &mut World) {
     for _ in 0..20 {
         let before = (w.fsm.first_place().cloned(), w.fsm.look_at());
         let Next { placements, first, preempt, look_at } = scheduler::next(&w.fsm);
@@ -55,13 +55,13 @@ fn lead(w: &mut World) {
 }
 
 /// What the state's own next instant brings, as the leader waits for it.
-fn wait_for_what_comes(w: &mut World) {
+pub(super) fn wait_for_what_comes(w: &mut World) {
     let next = w.fsm.next_deadline().unwrap();
     w.pass(next.since(w.now));
     lead(w);
 }
 
-fn leaves(w: &World, id: &AllocationId) -> bool {
+pub(super) fn leaves(w: &World, id: &AllocationId) -> bool {
     w.fsm.allocation(id).unwrap().is_preempted()
 }
 
