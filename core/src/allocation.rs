@@ -43,6 +43,9 @@ pub enum StopWhy {
     Evicted {
         causes: Vec<String>,
         after_checkpoint: bool,
+        /// Its class says that it leaves for others, so it pays nothing. Kept here: the causes may go away in its grace.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_class: bool,
     },
     /// The fault already destroyed the work.
     NodeFault {
@@ -188,6 +191,9 @@ pub struct Allocation {
     /// When its own time limit would end it. Set when it starts, if a reservation of its GPUs begins before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_limit_at: Option<Timestamp>,
+    /// Its time was shortened while it ran: its GPUs were reserved.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reserved_over: bool,
     /// It must be over by then whatever its time limit: somebody else was promised its GPUs, or its
     /// reservation ends.
     pub ends_by: Option<Timestamp>,

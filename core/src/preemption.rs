@@ -59,10 +59,12 @@ pub(crate) fn is_open(class: &Class, job: &Job) -> bool {
     !job.spec.time_limit_given && class.preemptible != Preemptible::Never
 }
 
-/// Whether it leaves for that job of the same class: it named no time limit, and the other is somebody else's. Who has less
-/// is another question.
-pub(crate) fn leaves_as_open(job: &Job, its: &Class, of: &Job) -> bool {
-    job.spec.class == of.spec.class && job.owner != of.owner && is_open(its, of)
+/// Whether it leaves for that job of its own class or of a higher one that takes places: it named no time limit, and the
+/// other is somebody else's. Who has less is another question.
+pub(crate) fn leaves_as_open(job: &Job, mine: &Class, of: &Job, its: &Class) -> bool {
+    let above = mine.preempts && mine.priority > its.priority;
+    let above = above || job.spec.class == of.spec.class;
+    above && job.owner != of.owner && is_open(its, of)
 }
 
 /// Whether jobs of that class leave for others by their class, if they are like this one.

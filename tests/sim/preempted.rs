@@ -7,19 +7,25 @@ use fleet_core::Fsm;
 use fleet_core::event::Event;
 use fleet_core::id::JobId;
 use fleet_core::job::Job;
+use fleet_core::name::ClassName;
 use fleet_core::preemption::PreemptionEvent;
+use fleet_core::time::Millis;
 
 /// Said of the events of an entry, with the state after it. True where somebody was asked to leave.
 pub(crate) fn judge(events: &[Event], fsm: &Fsm) -> Result<bool, String> {
     let mut ordered = false;
     for event in events {
         match event {
-            Event::Preemption(event) => {
-                if let PreemptionEvent::Ordered { job, victims, .. } = event.as_ref() {
+            Event::Preemption(event) => match event.as_ref() {
+                PreemptionEvent::Ordered { job, victims, .. } => {
                     ordered = true;
                     victims.iter().try_for_each(|victim| may_leave(fsm, job, victim))?;
                 }
-            }
+                PreemptionEvent::Reserved { jobs, within, .. } => {
+                    jobs.iter().try_for_each(|job| may_be_reserved_over(fsm, job, *within))?;
+                }
+                _ => {}
+            },
             Event::JobPlaced { job, gpus, .. } => {
                 let Some(placed) = fsm.job(job) else { continue };
                 let until = fsm.now() + placed.time_left() + placed.spec.stop_grace;
@@ -37,12 +43,30 @@ pub(crate) fn judge(events: &[Event], fsm: &Fsm) -> Result<bool, String> {
     Ok(ordered)
 }
 
+/// A reservation begins on its GPUs in that time.
+fn may_be_reserved_over(fsm: &Fsm, job: &JobId, within: Millis) -> Result<(), String> {
+    let Some(job) = fsm.job(job) else { return Ok(()) };
+    let class = |name| fsm.class(name).ok_or("a class is gone".to_owned());
+    let (its, normal) = (class(&job.spec.class)?, class(&ClassName::normal())?);
+    if its.priority >= normal.priority && job.spec.time_limit_given {
+        return Err(format!("{} leaves for a reservation, and is of no lower class", job.id));
+    }
+    let began = job.allocation().and_then(|id| fsm.allocation(id)?.started_at);
+    let Some(began) = began else { return Err(format!("{} does not run", job.id)) };
+    let has = (fsm.now() + within).since(began);
+    if has < its.min_run {
+        return Err(format!("{} has {has} in all, and {} for sure", job.id, its.min_run));
+    }
+    Ok(())
+}
+
 fn may_leave(fsm: &Fsm, job: &JobId, victim: &JobId) -> Result<(), String> {
     let (Some(job), Some(of)) = (fsm.job(job), fsm.job(victim)) else { return Ok(()) };
     let class = |job: &Job| fsm.class(&job.spec.class).ok_or("a class is gone".to_owned());
     let (mine, its) = (class(job)?, class(of)?);
     let names = format!("{} leaves for {}", of.id, job.id);
-    if its.priority >= mine.priority {
+    let open = !of.spec.time_limit_given && of.owner != job.owner;
+    if its.priority >= mine.priority && !(open && of.spec.class == job.spec.class) {
         return Err(format!("{names}, which is of no higher class"));
     }
     let attempt = of.allocation().and_then(|id| fsm.allocation(id));

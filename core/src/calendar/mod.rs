@@ -26,7 +26,6 @@ pub(crate) use busy::known_end;
 pub use busy::{Busy, By, Calendar, NEAR, RELEASE_ALLOWANCE};
 pub use held::HeldPlace;
 use preempting::Preempting;
-pub(crate) use preempting::class_below;
 use search::Places;
 
 /// Most holdings one refusal names.
@@ -85,8 +84,7 @@ pub fn choose(
     let wish = Wish::new(request);
     wish.is_built(fsm)?;
     let places = Places::new(fsm, &wish, window, unleased, held);
-    if let Some(best) = [Releasing::Taken, Releasing::Free].into_iter().find_map(|r| places.best(r))
-    {
+    if let Some(best) = first_of(&places) {
         return Ok(best);
     }
     let preempting =
@@ -100,6 +98,22 @@ pub fn choose(
     // Of equals the one for which nobody has to leave.
     let next = places.next_slot().into_iter().chain(left).min_by_key(|slot| slot.starts_at);
     Err(Rejection::GpusHeld { wanted, holdings: places.holdings(), next })
+}
+
+/// The same, as long as nobody has to leave.
+pub(crate) fn choose_free(
+    fsm: &Fsm,
+    request: &GpuRequest,
+    window: Window,
+    held: &[HeldPlace],
+) -> Option<(NodeName, Vec<GpuUuid>)> {
+    let wish = Wish::new(request);
+    let may_be = request.count > 0 && wish.is_built(fsm).is_ok();
+    may_be.then(|| first_of(&Places::new(fsm, &wish, window, Unleased::Blocks, held)))?
+}
+
+fn first_of(places: &Places<'_, '_>) -> Option<(NodeName, Vec<GpuUuid>)> {
+    [Releasing::Taken, Releasing::Free].into_iter().find_map(|r| places.best(r))
 }
 
 /// Whether nobody has any of these GPUs of the node in the window.

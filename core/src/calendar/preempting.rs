@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use super::busy::known_end;
 use super::{Calendar, Candidate, HeldPlace, RELEASE_ALLOWANCE, Releasing, Unleased};
 use crate::allocation::Allocation;
 use crate::class::Class;
@@ -22,12 +23,21 @@ use crate::state::Fsm;
 use crate::state::wish::{GpuSet, Wish, place_of, uuids_of};
 use crate::time::{Millis, Timestamp, Window};
 
-/// The class of a job that leaves for reservations, where it is one: they rank as jobs that name no class. A job that names
-/// neither class nor time limit leaves for them too.
+/// Who is told the next slot needs time to ask for it, while the time to leave moves with the clock.
+const TO_ASK: Millis = Millis::minutes(2);
+/// Such a slot is named in whole steps.
+const SLOT_STEP: Millis = Millis::minutes(5);
+
+fn rounded(by: Timestamp) -> Timestamp {
+    Timestamp((by + TO_ASK).0.div_ceil(SLOT_STEP.0).saturating_mul(SLOT_STEP.0))
+}
+
+/// The class of a job that leaves for reservations, where it is one: they rank as jobs that name no class. A job that is
+/// not above them and named no time limit leaves for them too.
 pub(crate) fn class_below<'a>(fsm: &'a Fsm, job: &Job) -> Option<Cow<'a, Class>> {
     let (its, theirs) = (fsm.class(&job.spec.class)?, fsm.class(&ClassName::normal())?);
     let below = theirs.preempts && its.priority < theirs.priority && has_a_way(&its, job);
-    let open = job.spec.class == ClassName::normal() && is_open(&its, job);
+    let open = theirs.preempts && its.priority <= theirs.priority && is_open(&its, job);
     (below || open).then_some(its)
 }
 
@@ -89,17 +99,11 @@ impl<'a, 'w> Preempting<'a, 'w> {
     ) -> Self {
         let mut nodes: BTreeMap<&NodeName, Vec<Leaver<'_>>> = BTreeMap::new();
         // Under the storm brake nothing is asked to leave.
-        let classes = match fsm.evictions_frozen() {
-            None => fsm.classes_below(&ClassName::normal()),
-            Some(_) => Vec::new(),
-        };
+        let might = fsm.evictions_frozen().is_none()
+            && (fsm.has_open_jobs() || !fsm.classes_below(&ClassName::normal()).is_empty());
         let of_uuids = wish.request.uuids.first().and_then(|uuid| fsm.gpu(uuid));
         let only = wish.request.node.as_ref().or(of_uuids.map(|gpu| &gpu.node));
-        let normal = ClassName::normal();
-        let open = fsm.open_jobs_of_class(&normal);
-        let open = open.filter(|_| fsm.evictions_frozen().is_none());
-        let jobs = classes.iter().flat_map(|class| fsm.jobs_of_class(class)).chain(open);
-        for a in jobs.filter_map(|job| fsm.allocation(job.allocation()?)) {
+        for a in fsm.allocations().values().filter(|_| might) {
             if a.gpus.is_empty() || only.is_some_and(|only| *only != a.node) {
                 continue;
             }
@@ -125,9 +129,12 @@ impl<'a, 'w> Preempting<'a, 'w> {
     /// The GPUs of the node that it gets, what is lost by it, and how many GPUs are freed.
     fn place_on(&self, name: &NodeName, leavers: &[Leaver<'a>]) -> Option<(u64, u32, GpuSet)> {
         let starts_at = self.window.starts_at;
-        let mut leavers: Vec<&Leaver<'_>> = leavers.iter().filter(|l| l.by <= starts_at).collect();
+        // What is over before that by itself is no loss.
+        let matters =
+            |l: &&Leaver<'_>| l.by <= starts_at && known_end(self.fsm, l.allocation) > starts_at;
+        let mut leavers: Vec<&Leaver<'_>> = leavers.iter().filter(matters).collect();
         let calendar = Calendar::of_node_within(self.fsm, name, &self.window);
-        let candidate = self.candidate(name, calendar, &leavers)?;
+        let candidate = self.candidate(name, calendar, &leavers, |by| by)?;
         let good = candidate.free(self.window, Releasing::Taken) & candidate.meant;
         let theirs = leavers.iter().fold(0, |set, leaver| set | leaver.gpus);
         let count = self.wish.request.count;
@@ -159,7 +166,8 @@ impl<'a, 'w> Preempting<'a, 'w> {
         for (name, leavers) in &self.nodes {
             let calendar = Calendar::of_nodes(self.fsm, [*name]);
             let leavers: Vec<&Leaver<'_>> = leavers.iter().collect();
-            let Some(candidate) = self.candidate(name, calendar, &leavers) else { continue };
+            let candidate = self.candidate(name, calendar, &leavers, rounded);
+            let Some(candidate) = candidate else { continue };
             for starts_at in candidate.instants(self.window.starts_at) {
                 let earlier = best.as_ref().is_none_or(|slot| starts_at < slot.starts_at);
                 if !earlier || starts_at > last {
@@ -184,9 +192,10 @@ impl<'a, 'w> Preempting<'a, 'w> {
         name: &NodeName,
         calendar: Calendar<'a>,
         leavers: &[&Leaver<'_>],
+        when: impl Fn(Timestamp) -> Timestamp,
     ) -> Option<Candidate<'a>> {
         let by: BTreeMap<&AllocationId, Timestamp> =
-            leavers.iter().map(|leaver| (&leaver.allocation.id, leaver.by)).collect();
+            leavers.iter().map(|leaver| (&leaver.allocation.id, when(leaver.by))).collect();
         let calendar = calendar.without_those_that_leave(&by).with_held(self.fsm, self.held);
         let node = self.fsm.node(name)?;
         Candidate::of(self.fsm, self.wish, Unleased::Blocks, &calendar, node)

@@ -266,6 +266,7 @@ impl Fsm {
             started_at: None,
             time_limit_at: None,
             own_limit_at: None,
+            reserved_over: false,
             ends_by: None,
             stop: None,
             causes: std::collections::BTreeMap::new(),

@@ -198,12 +198,17 @@ impl Fsm {
         let held = claims::held_within(self, &rest);
         let choose =
             |wish: &GpuRequest| calendar::choose(self, wish, rest, Unleased::Blocks, &held);
+        let free = |wish: &GpuRequest| calendar::choose_free(self, wish, rest, &held);
+        let also_freed = |wish: &GpuRequest| choose(wish).ok();
         let may_keep =
             wish.uuids.is_empty() && wish.node.as_ref().is_none_or(|n| *n == before.node);
-        if may_keep {
+        // Nobody leaves where another node is free.
+        let passes: [&dyn Fn(&GpuRequest) -> Option<(NodeName, Vec<GpuUuid>)>; 2] =
+            [&free, &also_freed];
+        for pass in passes.into_iter().filter(|_| may_keep) {
             let here = GpuRequest { node: Some(before.node.clone()), ..wish.clone() };
-            let kept = self.keeping(before, &here, &choose).or_else(|| choose(&here).ok());
-            if let Some(found) = kept {
+            let kept = self.keeping(before, &here, pass).or_else(|| pass(&here));
+            if let Some(found) = kept.or_else(|| pass(wish)) {
                 return Ok(found);
             }
         }
@@ -215,11 +220,11 @@ impl Fsm {
         &self,
         before: &Place,
         here: &GpuRequest,
-        choose: &impl Fn(&GpuRequest) -> Result<(NodeName, Vec<GpuUuid>), Rejection>,
+        choose: &dyn Fn(&GpuRequest) -> Option<(NodeName, Vec<GpuUuid>)>,
     ) -> Option<(NodeName, Vec<GpuUuid>)> {
         let has = u32::try_from(before.gpus.len()).unwrap_or(u32::MAX);
         let of_its = |count| GpuRequest { count, uuids: before.gpus.clone(), ..here.clone() };
-        let (node, kept) = choose(&of_its(here.count.min(has))).ok()?;
+        let (node, kept) = choose(&of_its(here.count.min(has)))?;
         if here.count <= has {
             return Some((node, kept));
         }
@@ -229,7 +234,7 @@ impl Fsm {
             return None;
         }
         let more = GpuRequest { count: here.count - has, uuids: others, ..here.clone() };
-        let (_, more) = choose(&more).ok()?;
+        let (_, more) = choose(&more)?;
         let picked = |gpu: &&GpuUuid| kept.contains(gpu) || more.contains(gpu);
         Some((node, all.iter().filter(picked).cloned().collect()))
     }

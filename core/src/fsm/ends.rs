@@ -104,7 +104,8 @@ impl Fsm {
         why: &StopWhy,
     ) -> Option<Next> {
         let job = self.jobs.get(&allocation.job)?;
-        if job.has_saved() || self.leaves_by_its_class(allocation) {
+        let by_class = matches!(why, StopWhy::Evicted { by_class: true, .. });
+        if job.has_saved() || by_class {
             return Some(Next::Again { why: why.to_string(), uses_restart: false });
         }
         self.faulted(turn, allocation, why.to_string(), allocation.started_at.is_some())

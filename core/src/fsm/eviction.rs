@@ -91,8 +91,9 @@ impl Fsm {
         }
         let was_preempted = allocation.is_preempted();
         // What it waited for another job's sake counts for no other cause.
-        let no_more = allocation.causes.contains_key(&CauseKey::Preemption)
-            && !causes.contains_key(&CauseKey::Preemption);
+        let by_class = [CauseKey::Preemption, CauseKey::Reservation];
+        let any = |of: &BTreeMap<CauseKey, Cause>| by_class.iter().any(|key| of.contains_key(key));
+        let no_more = any(&allocation.causes) && !any(&causes);
         if no_more
             && let Some(first) = causes.values().map(|cause| cause.since).min()
             && let Some(deferral) = &mut allocation.deferral
@@ -308,13 +309,17 @@ impl Fsm {
             after_checkpoint,
             saves_nothing: self.saves_nothing(&allocation.job),
         });
-        if self.leaves_by_its_class(allocation) {
+        let by_class = allocation.leaves_by_class();
+        if by_class {
             let job = allocation.job.clone();
             self.count_preemption(&job);
         }
         let why = match self.allocations.get(id).is_some_and(|a| self.has_had_its_time(a)) {
             true => StopWhy::NoLimitNamed { causes },
-            false => StopWhy::Evicted { causes, after_checkpoint: after_checkpoint.is_some() },
+            false => {
+                let after_checkpoint = after_checkpoint.is_some();
+                StopWhy::Evicted { causes, after_checkpoint, by_class }
+            }
         };
         self.stop_allocation(turn, id, why);
     }

@@ -10,15 +10,17 @@ use std::collections::BTreeMap;
 use super::eviction::next_save_within;
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, Cause, CauseKey, GIVES_WAY_LEAD, StopWhy};
-use crate::calendar::class_below;
 use crate::event::Event;
 use crate::health::Severity;
 use crate::id::{AllocationId, JobId, ReservationId};
 use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX, Job};
 use crate::name::NodeName;
-use crate::preemption::PreemptionEvent;
+use crate::preemption::{PreemptionEvent, guaranteed_until};
 use crate::reservation::{Place, Reservation, ReservationState};
 use crate::time::{Millis, Timestamp};
+
+/// One that its node stopped this much before its time here was stopped by an earlier word; less may be the node's clock.
+const TOLD_LATE_MIN: Millis = Millis::minutes(1);
 
 impl Fsm {
     /// The next instant at which the attempt is asked for a checkpoint, or must leave, for a reservation.
@@ -30,14 +32,23 @@ impl Fsm {
             return self.promised(a).map(|(_, by)| by);
         }
         let waits = a.is_cut() && self.saves(a) && !a.causes.contains_key(&CauseKey::Reservation);
-        a.time_limit_at.filter(|_| waits).map(|at| at - self.lead(a))
+        a.time_limit_at.filter(|_| waits).map(|at| self.asked_at(a, at))
+    }
+
+    /// From when on a cut attempt whose time ends at `at` is asked for a checkpoint; not within its guarantee.
+    fn asked_at(&self, a: &Allocation, at: Timestamp) -> Timestamp {
+        let job = self.jobs.get(&a.job).filter(|_| a.reserved_over);
+        let class = job.and_then(|job| Some((job, self.class(&job.spec.class)?)));
+        let guaranteed = class.and_then(|(job, class)| guaranteed_until(a, job, &class));
+        (at - self.lead(a)).max(guaranteed.unwrap_or(Timestamp(0))).min(at)
     }
 
     /// How long before its end a cut attempt is asked for a checkpoint: its first one in this time is the last that is
     /// expected before its end.
     fn lead(&self, a: &Allocation) -> Millis {
         let Some(job) = self.jobs.get(&a.job) else { return GIVES_WAY_LEAD };
-        let lead = match (job.gaps().into_iter().max(), class_below(self, job)) {
+        let class = self.class(&job.spec.class).filter(|_| a.reserved_over);
+        let lead = match (job.gaps().into_iter().max(), class) {
             (Some(longest), _) => next_save_within(longest),
             (None, Some(class)) => class.save_limit,
             (None, None) => GIVES_WAY_LEAD,
@@ -62,6 +73,7 @@ impl Fsm {
             let own = a.own_limit_at.unwrap_or(at);
             a.time_limit_at = Some(until);
             a.own_limit_at = (until < own).then_some(own);
+            a.reserved_over = until < own && (a.reserved_over || until < at);
             match by {
                 Some(by) if until < at => {
                     cut.entry(by).or_insert_with(|| (node, Vec::new())).1.push(job);
@@ -91,7 +103,13 @@ impl Fsm {
             let own = a.own_limit_at.or(a.time_limit_at)? + job.spec.stop_grace;
             let there = a.gpus.iter().any(|gpu| gpus.contains(gpu)) && own > window.starts_at;
             let parent = a.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
-            (there && parent.is_none()).then_some((job, window.starts_at))
+            let of_before = a.epoch.incarnation < self.incarnation;
+            // It leaves for an earlier one.
+            let earlier = self.promised(a).is_some_and(|(other, _)| {
+                other.id != r.id && other.wanted().window.starts_at < window.starts_at
+            });
+            let leaves = there && parent.is_none() && !of_before && !earlier;
+            leaves.then_some((job, window.starts_at))
         };
         self.allocations.on(&node).filter_map(leaves).collect()
     }
@@ -131,7 +149,7 @@ impl Fsm {
     pub(super) fn reservation_that_begins(&self, a: &Allocation) -> Option<Cause> {
         let at = a.time_limit_at.filter(|_| a.is_cut() && self.saves(a))?;
         let (reservation, by) = self.promised(a)?;
-        let soon = by <= at && at <= self.now + self.lead(a);
+        let soon = by <= at && self.asked_at(a, at) <= self.now;
         soon.then(|| cause(reservation, self.now, by))
     }
 
@@ -195,9 +213,11 @@ impl Fsm {
         at: Timestamp,
     ) -> bool {
         let Some(a) = self.allocations.get(id) else { return false };
+        let early = a.time_limit_at.filter(|limit| at + TOLD_LATE_MIN < *limit);
         let gave_way = match a.own_limit_at {
             Some(own) => at < own,
-            None => self.is_in_preparation(a),
+            // It was given more time, by its owner or by a reservation that went away, and its node had not heard of it.
+            None => self.is_in_preparation(a) || early.is_some(),
         };
         // Its time passed here before the node could say what it did.
         let timed_out = a.stop.as_ref().is_some_and(|stop| stop.why == StopWhy::TimeLimit);
@@ -206,10 +226,18 @@ impl Fsm {
         }
         let text = match self.promised(a) {
             Some((reservation, _)) => says(reservation),
+            None if early.is_some() => "its node had not heard that it has more time".to_owned(),
             None => "a reservation began on its GPUs".to_owned(),
         };
+        let for_nobody = early.is_some() && self.promised(a).is_none();
         let Some(a) = self.allocations.get_mut(id) else { return false };
         a.stop = None;
+        if for_nobody {
+            let why =
+                StopWhy::Evicted { causes: vec![text], after_checkpoint: false, by_class: true };
+            self.stop_allocation(turn, id, why);
+            return true;
+        }
         let cause = Cause { severity: Severity::Degraded, since: at, text, deadline: None };
         self.evict_for(turn, id, cause);
         true

@@ -234,6 +234,7 @@ impl Fsm {
             started_at: None,
             time_limit_at: None,
             own_limit_at: None,
+            reserved_over: false,
             // Under a reservation's lease the end of the reservation stops it, however often that
             // is moved.
             ends_by: approved.ends_by.filter(|_| approved.parent.is_none()),

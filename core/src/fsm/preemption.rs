@@ -6,7 +6,7 @@
 
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, Cause, CauseKey};
-use crate::calendar::{RELEASE_ALLOWANCE, class_below};
+use crate::calendar::RELEASE_ALLOWANCE;
 use crate::command::{Placement, Preempt};
 use crate::event::Event;
 use crate::health::Severity;
@@ -19,7 +19,7 @@ use crate::preemption::{
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler::claims::next_save;
-use crate::scheduler::preemption::{has_less, is_over, may_preempt};
+use crate::scheduler::preemption::{Running, is_over, may_preempt};
 use crate::scheduler::tally::is_within_a_reservation;
 use crate::time::Timestamp;
 
@@ -99,10 +99,11 @@ impl Fsm {
         if self.nodes.get(&order.node).is_none_or(|node| node.closed().is_some()) {
             return stale("the node takes no work");
         }
+        let running = Running::of(self);
         let there = |id: &AllocationId| {
             let of = self.allocations.get(id).filter(|a| a.node == order.node);
             let has_less =
-                |a: &Allocation| self.jobs.get(&a.job).is_some_and(|of| has_less(self, job, of));
+                |a: &Allocation| self.jobs.get(&a.job).is_some_and(|of| running.has_less(job, of));
             of.is_some_and(|a| {
                 may_preempt(self, job, a).is_ok_and(|from| from <= self.now) && has_less(a)
             })
@@ -154,14 +155,6 @@ impl Fsm {
         Some(format!("{other} leaves for the same job, and is expected to save later"))
     }
 
-    /// Whether it leaves for others because its class says so; that costs it no restart.
-    pub(super) fn leaves_by_its_class(&self, a: &Allocation) -> bool {
-        let Some(job) = self.jobs.get(&a.job) else { return false };
-        let for_a_reservation = a.causes.contains_key(&CauseKey::Reservation);
-        let only = a.causes.len() == 1;
-        a.is_preempted() || (only && for_a_reservation && class_below(self, job).is_some())
-    }
-
     /// Whether its time is over because it named no limit and others wait. A job without checkpoints is preempted only
     /// where its class says so; this one is not preempted, but has had its time.
     pub(super) fn has_had_its_time(&self, a: &Allocation) -> bool {
@@ -171,7 +164,7 @@ impl Fsm {
         let class = self.class(&job.spec.class).filter(|class| !has_a_way(class, job));
         let guaranteed = class.filter(|class| is_open(class, job));
         let guaranteed = guaranteed.and_then(|class| guaranteed_until(a, job, &class));
-        self.leaves_by_its_class(a) && guaranteed.is_some_and(|until| until <= self.now)
+        a.leaves_by_class() && guaranteed.is_some_and(|until| until <= self.now)
     }
 
     /// It leaves now: counted, so that no job is preempted too often.
@@ -231,8 +224,15 @@ impl Fsm {
 }
 
 impl Allocation {
-    /// It leaves for a job of a higher class, and for nothing else.
+    /// It leaves for a job of a higher class, or for a reservation that was made while it ran, whatever else it leaves for.
+    pub(crate) fn leaves_by_class(&self) -> bool {
+        let for_a_reservation = self.causes.contains_key(&CauseKey::Reservation);
+        self.causes.contains_key(&CauseKey::Preemption) || (for_a_reservation && self.reserved_over)
+    }
+
+    /// And for nothing else.
     pub(crate) fn is_preempted(&self) -> bool {
-        self.causes.len() == 1 && self.causes.contains_key(&CauseKey::Preemption)
+        let by_class = |key| matches!(key, &CauseKey::Preemption | &CauseKey::Reservation);
+        self.leaves_by_class() && self.causes.keys().all(by_class)
     }
 }

@@ -12,7 +12,7 @@ use crate::rejection::Rejection;
 use crate::state::Fsm;
 
 /// GPUs that jobs of that class and owner hold now.
-pub(super) fn holds(fsm: &Fsm, class: &ClassName, owner: &UserName) -> u32 {
+fn holds(fsm: &Fsm, class: &ClassName, owner: &UserName) -> u32 {
     let own = fsm.jobs_of_class(class).filter(|job| job.owner == *owner);
     let attempts = own.filter_map(|job| fsm.allocation(job.allocation()?));
     let outside = attempts.filter(|a| !is_within_a_reservation(fsm, a));

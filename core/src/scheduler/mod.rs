@@ -141,6 +141,7 @@ struct Round<'a> {
     placed: BTreeSet<&'a JobId>,
     /// The first jobs that found no place, of classes that preempt.
     blocked: Vec<&'a Job>,
+    running: Option<preemption::Running<'a>>,
 }
 
 /// Serves the queue in its order while anything can be placed, and says no word about the jobs that wait. `order` is asked
@@ -205,7 +206,15 @@ fn serve<'a>(
         spent = planner.is_spent();
     }
     let first = first_place(fsm, &planner);
-    Round { planner, holds, placements, first, placed, blocked: blocked.jobs }
+    Round {
+        planner,
+        holds,
+        placements,
+        first,
+        placed,
+        blocked: blocked.jobs,
+        running: blocked.running,
+    }
 }
 
 /// Holds what was freed or will be, and gives it to the jobs that it was freed for, before all others. A place elsewhere
@@ -256,13 +265,15 @@ struct Blocked<'a> {
     /// The classes with jobs that wait, and whether anything might leave for one of them.
     might: BTreeMap<&'a ClassName, bool>,
     max: usize,
+    /// Read where a job found no place.
+    running: Option<preemption::Running<'a>>,
 }
 
 impl<'a> Blocked<'a> {
     fn of(fsm: &'a Fsm) -> Self {
         // Asked for after every change: nothing is looked for where nothing could leave.
         let max = if fsm.may_have_to_leave() { preemption::LOOKED_FOR_MAX } else { 0 };
-        Self { fsm, jobs: Vec::new(), might: BTreeMap::new(), max }
+        Self { fsm, jobs: Vec::new(), might: BTreeMap::new(), max, running: None }
     }
 
     fn is_full(&self) -> bool {
@@ -270,14 +281,16 @@ impl<'a> Blocked<'a> {
     }
 
     fn add(&mut self, job: &'a Job) {
+        if self.is_full() {
+            return;
+        }
         let class = &job.spec.class;
         let might = self.might.entry(class);
-        let might = *might.or_insert_with(|| {
-            let mut open = self.fsm.open_jobs_of_class(class);
-            !self.fsm.classes_below(class).is_empty() || open.any(|job| job.allocation().is_some())
-        });
+        let might = *might.or_insert_with(|| !self.fsm.classes_below(class).is_empty());
+        let running = self.running.get_or_insert_with(|| preemption::Running::of(self.fsm));
+        let might = might || running.has_open_ones_for(job);
         let leaves = self.fsm.preemptions().contains_key(&job.id);
-        if might && !leaves && preemption::wants_a_place(job) && !self.is_full() {
+        if might && !leaves && preemption::wants_a_place(job) {
             self.jobs.push(job);
         }
     }
@@ -317,9 +330,10 @@ pub struct Next {
 
 /// What is to be done now. It is asked for after every change, and looks no further than it must.
 pub fn next(fsm: &Fsm) -> Next {
-    let Round { mut planner, placements, first, blocked, .. } =
+    let Round { mut planner, placements, first, blocked, running, .. } =
         serve(fsm, || Order::of(fsm), |_, _| ());
-    let preemption::Choice { order, look_at } = preemption::choose(&mut planner, fsm, &blocked);
+    let preemption::Choice { order, look_at } =
+        preemption::choose(&mut planner, fsm, running.as_ref(), &blocked);
     Next { placements, first, preempt: order, look_at }
 }
 

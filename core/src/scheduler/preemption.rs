@@ -3,6 +3,7 @@
 //! Called by `next` for the first jobs that found no place, by the FSM for the re-check, and by each plan for what is
 //! held. It chooses the work that loses least: what is expected to save soon loses nothing.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +16,14 @@ use super::planner::{Planner, Shadow};
 use super::tally::is_within_a_reservation;
 use crate::allocation::Allocation;
 use crate::calendar::RELEASE_ALLOWANCE;
+use crate::class::Class;
 use crate::command::Preempt;
 use crate::id::{AllocationId, JobId};
 use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX, Job, RANK_NEW};
-use crate::name::{GpuUuid, NodeName, UserName};
+use crate::name::{ClassName, GpuUuid, NodeName, UserName};
 use crate::preemption::{
-    PREEMPTIONS_MAX, Preemption, guaranteed_until, has_a_way, leaves_as_open, was_preempted_enough,
+    PREEMPTIONS_MAX, Preemption, guaranteed_until, has_a_way, is_open, leaves_as_open,
+    was_preempted_enough,
 };
 use crate::reason::Unfit;
 use crate::state::Fsm;
@@ -48,17 +51,63 @@ pub(super) fn wants_a_place(job: &Job) -> bool {
     job.spec.gpus.count > 0 && job.spec.reservation.is_none() && !was_preempted
 }
 
-/// Whether the owner of `job` would not have more than the owner of `of`, whose job named no time limit, has now: GPUs that
-/// jobs of their class hold. Only of jobs of one class; between classes the class decides.
-pub(crate) fn has_less(fsm: &Fsm, job: &Job, of: &Job) -> bool {
-    let class = &job.spec.class;
-    let mine =
-        class_limit::holds(fsm, class, &job.owner) + class_limit::awaits(fsm, class, &job.owner);
-    *class != of.spec.class
-        || mine + job.spec.gpus.count <= class_limit::holds(fsm, class, &of.owner)
+/// What runs and may have to leave, read once for a plan or a re-check.
+pub(crate) struct Running<'a> {
+    fsm: &'a Fsm,
+    may_leave: Vec<(&'a Allocation, &'a Job)>,
+    /// GPUs that jobs of a class and a person hold and do not leave.
+    keep: BTreeMap<(&'a ClassName, &'a UserName), u32>,
+    /// Of each class, the people with jobs that named no time limit.
+    open: BTreeMap<&'a ClassName, BTreeSet<&'a UserName>>,
 }
 
-/// From when on `job` may take the place of that attempt; of a job of its own class, if its owner [has less](has_less).
+impl<'a> Running<'a> {
+    pub(crate) fn of(fsm: &'a Fsm) -> Self {
+        let mut this =
+            Self { fsm, may_leave: Vec::new(), keep: BTreeMap::new(), open: BTreeMap::new() };
+        let mut classes: BTreeMap<&ClassName, Option<Cow<'_, Class>>> = BTreeMap::new();
+        for a in fsm.allocations().values() {
+            let Some(job) = fsm.job(&a.job) else { continue };
+            if a.gpus.is_empty() || a.stop.is_some() || is_within_a_reservation(fsm, a) {
+                continue;
+            }
+            let name = &job.spec.class;
+            let class = classes.entry(name).or_insert_with(|| fsm.class(name));
+            let Some(class) = class.as_deref() else { continue };
+            if !a.leaves_by_class() {
+                *this.keep.entry((name, &job.owner)).or_default() += a.gpus.len() as u32;
+                if is_open(class, job) {
+                    this.open.entry(name).or_default().insert(&job.owner);
+                }
+            }
+            if has_a_way(class, job) || is_open(class, job) {
+                this.may_leave.push((a, job));
+            }
+        }
+        this
+    }
+
+    /// Whether the owner of `job` would have no more than the owner of `of`, whose job named no time limit, has now: GPUs
+    /// that jobs of their class hold. Between classes the class decides.
+    pub(crate) fn has_less(&self, job: &Job, of: &Job) -> bool {
+        job.spec.class != of.spec.class || self.has_less_than(job, &of.owner)
+    }
+
+    fn has_less_than(&self, job: &Job, other: &UserName) -> bool {
+        let class = &job.spec.class;
+        let keeps = |owner| self.keep.get(&(class, owner)).copied().unwrap_or(0);
+        let mine = keeps(&job.owner) + class_limit::awaits(self.fsm, class, &job.owner);
+        mine + job.spec.gpus.count <= keeps(other)
+    }
+
+    /// Whether somebody's job of the same class may leave for it, because it named no time limit.
+    pub(super) fn has_open_ones_for(&self, job: &Job) -> bool {
+        let mut people = self.open.get(&job.spec.class).into_iter().flatten();
+        people.any(|other| **other != job.owner && self.has_less_than(job, other))
+    }
+}
+
+/// From when on `job` may take the place of that attempt; of a job of its own class, if its owner [has less](Running::has_less).
 pub(crate) fn may_preempt(fsm: &Fsm, job: &Job, a: &Allocation) -> Result<Timestamp, Spared> {
     let of = fsm.job(&a.job).ok_or(Spared::Always)?;
     let (Some(mine), Some(its)) = (fsm.class(&job.spec.class), fsm.class(&of.spec.class)) else {
@@ -68,7 +117,7 @@ pub(crate) fn may_preempt(fsm: &Fsm, job: &Job, a: &Allocation) -> Result<Timest
     let leaves = a.stop.is_some() || !a.causes.is_empty() || of.cancel_requested;
     let there = fsm.node(&a.node).is_some_and(|node| closed(node).is_none());
     let by_class = mine.preempts && mine.priority > its.priority && has_a_way(&its, of);
-    if !(by_class || leaves_as_open(job, &its, of))
+    if !(by_class || leaves_as_open(job, &mine, of, &its))
         || !wants_a_place(job)
         || leaves
         || !there
@@ -108,7 +157,7 @@ pub(crate) fn is_over(fsm: &Fsm, id: &JobId, preemption: &Preemption) -> Option<
         class(job).zip(class(of)).is_some_and(|(mine, its)| {
             let guaranteed = guaranteed_until(a, of, &its).is_none_or(|until| until > fsm.now());
             let by_class = mine.preempts && mine.priority > its.priority && has_a_way(&its, of);
-            (by_class || leaves_as_open(job, &its, of)) && !guaranteed
+            (by_class || leaves_as_open(job, &mine, of, &its)) && !guaranteed
         })
     };
     if !preemption.victims.keys().all(may_leave) {
@@ -210,8 +259,14 @@ pub(super) struct Choice {
 }
 
 /// For the first of these jobs, none of which found a place, for which something can leave.
-pub(super) fn choose<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm, blocked: &[&'a Job]) -> Choice {
+pub(super) fn choose<'a>(
+    planner: &mut Planner<'a>,
+    fsm: &'a Fsm,
+    running: Option<&Running<'a>>,
+    blocked: &[&'a Job],
+) -> Choice {
     let mut choice = Choice::default();
+    let Some(running) = running else { return choice };
     if fsm.preemptions().len() >= PREEMPTIONS_MAX || fsm.evictions_frozen().is_some() {
         return choice;
     }
@@ -220,7 +275,7 @@ pub(super) fn choose<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm, blocked: &[&'a
         if ask.source != Source::Anywhere || ask.count() == 0 {
             continue;
         }
-        let (by_node, look_at) = victims(fsm, job);
+        let (by_node, look_at) = victims(fsm, running, job);
         choice.look_at = choice.look_at.into_iter().chain(look_at).min();
         choice.order = cheapest(planner, &ask, job, by_node);
         if choice.order.is_some() {
@@ -233,32 +288,24 @@ pub(super) fn choose<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm, blocked: &[&'a
 type ByNode<'a> = BTreeMap<&'a NodeName, Vec<Victim<'a>>>;
 
 /// What may leave now for the job, and when that changes by time alone.
-fn victims<'a>(fsm: &'a Fsm, job: &Job) -> (ByNode<'a>, Option<Timestamp>) {
+fn victims<'a>(fsm: &'a Fsm, running: &Running<'a>, job: &Job) -> (ByNode<'a>, Option<Timestamp>) {
     let (now, mut by_node, mut look_at) = (fsm.now(), ByNode::new(), None::<Timestamp>);
     // In whole steps, so that it stays what it is while plans follow each other.
     let next_look = Timestamp((now.0 / LOOK_AGAIN.0 + 1) * LOOK_AGAIN.0);
-    let below = fsm.classes_below(&job.spec.class);
-    let below = below.iter().flat_map(|class| fsm.jobs_of_class(class));
-    let open = fsm.open_jobs_of_class(&job.spec.class).filter(|of| of.allocation().is_some());
-    // Of each owner once: it reads all jobs of the class.
-    let mut less: BTreeMap<&UserName, bool> = BTreeMap::new();
-    let open = open.filter(|of| *less.entry(&of.owner).or_insert_with(|| has_less(fsm, job, of)));
-    let attempts = below.chain(open).filter_map(|job| fsm.allocation(job.allocation()?));
-    for allocation in attempts {
-        {
-            let again = match may_preempt(fsm, job, allocation) {
-                Ok(from) if from <= now => {
-                    let victim = Victim::new(fsm, allocation);
-                    by_node.entry(&allocation.node).or_default().extend(victim);
-                    continue;
-                }
-                // It may save before that.
-                Ok(from) => from.min(next_look),
-                Err(Spared::NotBegun) => next_look,
-                Err(Spared::Always) => continue,
-            };
-            look_at = Some(look_at.map_or(again, |at| at.min(again)));
-        }
+    let running = running.may_leave.iter().filter(|(_, of)| running.has_less(job, of));
+    for (allocation, _) in running {
+        let again = match may_preempt(fsm, job, allocation) {
+            Ok(from) if from <= now => {
+                let victim = Victim::new(fsm, allocation);
+                by_node.entry(&allocation.node).or_default().extend(victim);
+                continue;
+            }
+            // It may save before that.
+            Ok(from) => from.min(next_look),
+            Err(Spared::NotBegun) => next_look,
+            Err(Spared::Always) => continue,
+        };
+        look_at = Some(look_at.map_or(again, |at| at.min(again)));
     }
     (by_node, look_at)
 }

@@ -247,11 +247,6 @@ impl Fsm {
         [Limit::Named, Limit::Open].into_iter().flat_map(|limit| self.jobs_of(class, limit))
     }
 
-    /// The jobs of a class that named no time limit, ended ones too.
-    pub(crate) fn open_jobs_of_class(&self, class: &ClassName) -> impl Iterator<Item = &Job> {
-        self.jobs_of(class, Limit::Open)
-    }
-
     fn jobs_of(&self, class: &ClassName, limit: Limit) -> impl Iterator<Item = &Job> {
         let of_it = self.jobs_by_class.get(&(class.clone(), limit)).into_iter().flatten();
         of_it.filter_map(|id| self.jobs.get(id))
@@ -259,7 +254,12 @@ impl Fsm {
 
     /// Whether jobs of more than one class are there, or such as leave for their own.
     pub(crate) fn may_have_to_leave(&self) -> bool {
-        self.jobs_by_class.len() > 1 || self.jobs_by_class.keys().any(|(_, l)| *l == Limit::Open)
+        self.jobs_by_class.len() > 1 || self.has_open_jobs()
+    }
+
+    /// Whether jobs are there that named no time limit.
+    pub(crate) fn has_open_jobs(&self) -> bool {
+        self.jobs_by_class.keys().any(|(_, limit)| *limit == Limit::Open)
     }
 
     /// The classes with jobs whose place a job of that class may take.

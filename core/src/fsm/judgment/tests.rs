@@ -57,7 +57,10 @@ fn the_reason_of_the_stop_decides_where_its_signal_arrived() {
         (StopWhy::Cancelled { by: "ada".to_owned() }, "cancelled"),
         (StopWhy::TimeLimit, "timed out"),
         (StopWhy::ReservationEnded, "timed out"),
-        (StopWhy::Evicted { causes: Vec::new(), after_checkpoint: true }, "evicted"),
+        (
+            StopWhy::Evicted { causes: Vec::new(), after_checkpoint: true, by_class: false },
+            "evicted",
+        ),
         (StopWhy::NodeFault { cause: "lost".to_owned() }, "node's fault"),
     ];
     for (why, by_reason) in &reasons {

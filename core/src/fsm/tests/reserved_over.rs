@@ -1,10 +1,13 @@
 //! Reservations of GPUs on which jobs of lower classes run: those leave before the reservation begins.
 
-use super::world::{World, job, node, person, plain, res, training};
+use super::world::{World, bad, job, node, person, plain, res, training};
 use crate::actor::Actor;
-use crate::allocation::AttemptEnd;
+use crate::allocation::{AttemptEnd, StopWhy};
 use crate::class::{ClassChange, Preemptible};
-use crate::command::{ClassCommand, Command, NodeCommand, ReservationChange, ReservationCommand};
+use crate::command::{
+    ClassCommand, Command, NodeCommand, Report, ReservationChange, ReservationCommand,
+};
+use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::name::ClassName;
@@ -55,7 +58,12 @@ fn the_next_slot_is_when_the_job_has_left_for_certain_and_that_one_is_given() {
     let (mut w, a) = full();
     let own = end_of(&w, &a);
     let refused = w.reserve("bob", "r", 2, Millis::ZERO, Millis::hours(1)).unwrap_err();
-    assert_eq!(next_free(&refused), Some(w.now + TO_LEAVE));
+    // In whole steps of five minutes, with time to ask for it.
+    let next = next_free(&refused).unwrap();
+    assert!(next.0 % 300_000 == 0 && next >= w.now + TO_LEAVE + Millis::minutes(2), "{next:?}");
+    w.pass(Millis::secs(90));
+    w.reserve("eve", "e", 2, next.since(w.now), Millis::hours(1)).unwrap();
+    let (mut w, a) = full();
     let early = TO_LEAVE.saturating_sub(Millis(1));
     w.reserve("bob", "r", 2, early, Millis::hours(1)).unwrap_err();
     w.reserve("bob", "r", 2, TO_LEAVE, Millis::hours(1)).unwrap();
@@ -195,4 +203,70 @@ fn what_is_free_comes_first_and_then_what_loses_least() {
     assert_eq!(cut(&w), [false, true], "the rest of what leaves anyhow");
     w.reserve("bob", "t", 1, Millis::hours(2), Millis::hours(1)).unwrap();
     assert_eq!(cut(&w), [true, true]);
+}
+
+#[test]
+fn a_node_that_has_not_heard_of_the_release_stops_it_and_it_is_queued_again() {
+    let (mut w, a) = full();
+    w.reserve("bob", "r", 1, Millis::hours(2), Millis::hours(1)).unwrap();
+    let (epoch, at) = (w.fsm.allocation(&a).unwrap().epoch, end_of(&w, &a));
+    let release = ReservationCommand::Release { id: res("r") };
+    w.give(person("bob"), Command::Reservation(release)).unwrap();
+    w.pass(Millis::hours(3));
+    let why = StopWhy::TimeLimit;
+    let stopped = Report::StoppedAlone { allocation: a.clone(), epoch, why, at };
+    w.report("titan01", stopped).unwrap();
+    w.end(&a, AttemptEnd::Signaled { signal: 15 });
+    assert_eq!(w.state_of("a"), "queued");
+}
+
+#[test]
+fn what_happens_while_it_stops_costs_it_nothing_either() {
+    let mut w = World::with(&["titan01"]);
+    let mut spec = scavenger(JobSpec { restarts: 0, ..plain(1) });
+    spec.gpus.count = 4;
+    let a = w.run("a", spec, "titan01", &[0, 1, 2, 3]);
+    w.reserve("bob", "r", 4, Millis::hours(2), Millis::hours(1)).unwrap();
+    // Of the class that a reservation ranks as, when it was promised already.
+    let class = ClassName::normal();
+    let set = crate::command::JobCommand::SetClass { id: job("a"), class };
+    w.give(person("root"), Command::Job(set)).unwrap();
+    let end = end_of(&w, &a);
+    w.pass(end.since(w.now));
+    assert_eq!(w.state_of("a"), "stopping");
+    // Its node is looked at again in its grace.
+    w.conditions("titan01", vec![bad("titan01", 0, Severity::Degraded)]);
+    w.end(&a, AttemptEnd::Signaled { signal: 15 });
+    let left = w.fsm.job(&job("a")).unwrap();
+    assert_eq!((left.state.word(), left.restarts_used), ("queued", 0));
+}
+
+#[test]
+fn it_is_not_asked_within_its_guarantee_and_gets_no_place_before_others() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let change = ClassChange {
+        min_run: Some(Millis::hours(2)),
+        save_limit: Some(Millis::hours(1)),
+        ..ClassChange::default()
+    };
+    set(&mut w, change);
+    let mut spec = scavenger(training());
+    spec.gpus.count = 4;
+    let a = w.run("a", spec, "titan01", &[0, 1, 2, 3]);
+    w.run("x", JobSpec { time_limit: Millis::hours(24), ..plain(4) }, "titan02", &[0, 1, 2, 3]);
+    let began = w.now;
+    w.pass(Millis::minutes(50));
+    w.checkpoint(&a, 1, Millis::ZERO);
+    w.pass(Millis::minutes(50));
+    w.checkpoint(&a, 2, Millis::ZERO);
+    w.reserve("bob", "r", 4, Millis::minutes(83), Millis::hours(1)).unwrap();
+    let asked = loop {
+        let at = w.fsm.next_deadline().unwrap();
+        w.pass(at.since(w.now));
+        if w.fsm.allocation(&a).unwrap().deferral.is_some() {
+            break w.now;
+        }
+    };
+    assert_eq!(asked.since(began), Millis::hours(2));
+    assert!(crate::scheduler::plan(&w.fsm).held.is_empty(), "a place is held before all new work");
 }
