@@ -89,6 +89,16 @@ impl Failure {
         matches!(self.rejection.as_deref(), Some(Rejection::AlreadyEnded { .. }))
     }
 
+    /// Whether only the thing that was named is the reason: another one may be done.
+    pub(crate) fn is_about_one_thing(&self) -> bool {
+        match self.exit {
+            Exit::NotFound | Exit::Conflict | Exit::Denied | Exit::Usage => {
+                !self.certificate_refused && !self.unanswered
+            }
+            _ => false,
+        }
+    }
+
     /// Writes the lines to standard error. A closed standard error is nobody's concern.
     pub(crate) fn report(&self) {
         if self.closed {

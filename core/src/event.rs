@@ -12,6 +12,7 @@ use crate::checkpoint::{CheckpointNote, Content, Presence, RecordedFacts};
 use crate::controller::Controller;
 use crate::ending::{EndPolicy, GpuHolder, HolderStep, ReservationRules};
 use crate::health::Severity;
+use crate::hold::HoldEvent;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, SeriesId, TokenId};
 use crate::image::ImageUsed;
 use crate::job::JobDefaults;
@@ -629,6 +630,7 @@ pub enum Event {
     Authority(AuthorityEvent),
     /// Boxed: it holds classes as they were and as they are.
     Preemption(Box<PreemptionEvent>),
+    Hold(HoldEvent),
 }
 
 fn gpu_or_node(node: &NodeName, gpu: Option<&GpuUuid>) -> Vec<String> {
@@ -785,6 +787,7 @@ impl Event {
             E::Access(event) => event.objects(),
             E::Authority(event) => event.objects(),
             E::Preemption(event) => event.objects(),
+            E::Hold(event) => vec![event.job().to_string()],
         }
     }
 }

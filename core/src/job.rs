@@ -167,6 +167,9 @@ pub struct JobSpec {
     pub output_file: Option<String>,
     /// Fail instead of queueing.
     pub immediate: bool,
+    /// It is held from its submission until somebody releases it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
     /// The submitter's uid, where the submitting machine vouched for it: the node refuses the job
     /// when its own name service disagrees.
     pub expected_uid: Option<u32>,
@@ -216,6 +219,7 @@ impl JobSpec {
             interactive: false,
             output_file: None,
             immediate: false,
+            hold: false,
             expected_uid: None,
             retry_on: RetryOn::default(),
             resume_from: None,

@@ -23,6 +23,7 @@ pub mod fair_share;
 pub mod fsm;
 pub mod gpu;
 pub mod health;
+pub mod hold;
 pub mod holdings;
 #[cfg(test)]
 mod hostile;

@@ -23,6 +23,8 @@ pub enum ImportedLine {
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     Done,
+    /// It was so already.
+    Unchanged,
     ReservationCreated {
         id: ReservationId,
     },

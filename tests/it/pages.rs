@@ -365,6 +365,9 @@ fn classes(typist: &Typist<'_>) -> Result<()> {
         typist.call(name, is);
     }
     typist.all(&[
+        "fleet run -d --hold -G 1 -- python3 train.py",
+        "fleet job hold @last",
+        "fleet job release @last",
         "fleet run -d -G 1 --class scavenger --checkpoint-dir ckpt -- python3 train.py",
         "fleet job set @last --class normal",
         "fleet class set urgent --add-member ada --gpus-each 2",

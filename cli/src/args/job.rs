@@ -86,6 +86,10 @@ pub(crate) enum JobVerb {
     Show(JobShowArgs),
     /// Change the time limit of a job that waits or runs
     Set(JobSetArgs),
+    /// Keep queued jobs from starting until they are released
+    Hold(JobHoldArgs),
+    /// Let held jobs start again
+    Release(JobReleaseArgs),
     /// Queue an ended job again, or answer one that waits for your decision
     Restart(JobRestartArgs),
     /// Remove ended jobs from the list
@@ -139,6 +143,38 @@ pub(crate) struct JobRmArgs {
     pub(crate) ids: Vec<String>,
     #[command(flatten)]
     pub(crate) consent: Consent,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A held job keeps its place in the order of submission, and other jobs do not wait for it. The time of \
+    the hold does not count as waiting. Only queued jobs can be held: to stop a running job, type `fleet cancel`, then \
+    `fleet job restart`. If an admin holds the job of another user, only an admin can release it.\n\n\
+    Examples:\n  \
+    fleet job hold @last\n  \
+    fleet run --hold -d -G 1 -- python3 train.py"
+)]
+pub(crate) struct JobHoldArgs {
+    /// Jobs that wait
+    #[arg(value_name = "JOB", required = true)]
+    pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The job returns to its place in the order of submission. A job with --begin still waits until that \
+    time.\n\n\
+    Examples:\n  \
+    fleet job release @last"
+)]
+pub(crate) struct JobReleaseArgs {
+    /// Jobs that are held
+    #[arg(value_name = "JOB", required = true)]
+    pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

@@ -57,8 +57,8 @@ pub(crate) use image::{
     ImageArgs, ImageListArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs, ImageVerb,
 };
 pub(crate) use job::{
-    CancelArgs, JobArgs, JobDefaultsArgs, JobListArgs, JobRmArgs, JobSetArgs, JobShowArgs, JobVerb,
-    LogsArgs, PsArgs, WhyArgs,
+    CancelArgs, JobArgs, JobDefaultsArgs, JobHoldArgs, JobListArgs, JobReleaseArgs, JobRmArgs,
+    JobSetArgs, JobShowArgs, JobVerb, LogsArgs, PsArgs, WhyArgs,
 };
 pub(crate) use login::LoginArgs;
 pub(crate) use node::{

@@ -130,6 +130,9 @@ pub(crate) struct RunArgs {
     /// Fail if the GPUs are not free now, instead of waiting
     #[arg(long)]
     pub(crate) immediate: bool,
+    /// Hold the job: it waits until you type `fleet job release`
+    #[arg(long, conflicts_with = "immediate")]
+    pub(crate) hold: bool,
     /// The program and its arguments [default with --image: the image's own program]
     #[arg(required_unless_present = "image", trailing_var_arg = true, value_name = "CMD")]
     pub(crate) argv: Vec<String>,

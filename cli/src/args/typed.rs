@@ -9,7 +9,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 
 /// Verbs of others, and what to type instead.
-const ELSEWHERE: [(&[&str], &str); 31] = [
+const ELSEWHERE: [(&[&str], &str); 32] = [
     (
         &["submit", "sbatch", "srun", "start", "launch", "qsub", "create", "apply"],
         "`fleet run -- CMD` runs a program as a job",
@@ -26,8 +26,8 @@ const ELSEWHERE: [(&[&str], &str); 31] = [
     ),
     (
         &["scontrol", "inspect", "get", "show"],
-        "`fleet why JOB` and `fleet job show JOB` show a job, `fleet job set JOB` changes it; \
-         `fleet node` is about nodes",
+        "`fleet why JOB` and `fleet job show JOB` show a job, `fleet job set JOB` changes it, \
+         `fleet job hold JOB` and `release` hold it; `fleet node` is about nodes",
     ),
     (&["sattach"], "`fleet attach JOB` shows the output of a job"),
     (&["scancel", "kill", "stop", "qdel", "delete"], "`fleet cancel JOB` stops a job"),
@@ -35,6 +35,10 @@ const ELSEWHERE: [(&[&str], &str); 31] = [
         &["rm", "remove"],
         "`fleet cancel JOB` stops a job, `fleet job rm JOB` removes an ended one from the list; \
          `fleet image rm IMAGE` removes an image",
+    ),
+    (
+        &["hold", "qhold", "qrls"],
+        "`fleet job hold JOB` keeps a queued job from starting, `fleet job release JOB` ends that",
     ),
     (&["restart", "requeue", "resubmit"], "`fleet job restart JOB` runs an ended job again"),
     (&["wait"], "`fleet run -- CMD` waits by itself, `fleet attach JOB` until a running job ends"),

@@ -21,6 +21,7 @@ mod exec;
 mod gpu;
 mod gpu_history;
 mod held;
+mod hold;
 mod image;
 mod import;
 mod job;
@@ -308,6 +309,8 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(JobVerb::List(list)) => job::list(context, &list).await,
             Some(JobVerb::Show(show)) => job::show(context, &show).await,
             Some(JobVerb::Set(set)) => job::set(context, &set).await,
+            Some(JobVerb::Hold(args)) => hold::hold(context, &args).await,
+            Some(JobVerb::Release(args)) => hold::release(context, &args).await,
             Some(JobVerb::Restart(restart)) => checkpoint::restart(context, &restart).await,
             Some(JobVerb::Rm(rm)) => job::remove(context, &rm).await,
             Some(JobVerb::Defaults(args)) => job::defaults(context, &args).await,

@@ -1,6 +1,6 @@
 //! Shows jobs.
 
-use fleet_proto::json::job::{Deferral, HeldPlace, Job, JobDefaults, Spec};
+use fleet_proto::json::job::{Deferral, HeldPlace, Job, JobDefaults, JobHold, Spec};
 use fleet_proto::json::values::{Time, gpu_names};
 
 use super::checkpoint::content_shown;
@@ -47,6 +47,7 @@ fn eviction(job: &Job, deferral: &Deferral, clock: &Clock) -> String {
 fn state_shown(job: &Job) -> String {
     match job.place {
         Some(place) => format!("{} ({place})", job.state),
+        None if job.hold.is_some() => format!("{} (held)", job.state),
         None => job.state.to_string(),
     }
 }
@@ -72,6 +73,13 @@ fn guaranteed(job: &Job, until: Time, clock: &Clock) -> String {
         }
         false => format!("no job can take its place before {at}"),
     }
+}
+
+/// By which user, and since when. The reason says what to type.
+fn hold_shown(hold: &JobHold, clock: &Clock) -> String {
+    let since = hold.since.map(|at| format!(" since {}", clock.second(at.0))).unwrap_or_default();
+    let admin = if hold.by_admin { " (admin)" } else { "" };
+    format!("by {}{admin}{since}", hold.by)
 }
 
 /// Why it waits, what holds it, how it ended.
@@ -141,6 +149,7 @@ impl Row for Job {
         let gpus = (!self.gpus.is_empty()).then(|| gpu_names(&self.gpus));
         let optional = [
             ("Reason", self.reason.clone()),
+            ("Held", self.hold.as_ref().map(|hold| hold_shown(hold, clock))),
             ("To answer", answer),
             ("Checkpoints", notes),
             ("Next checkpoint", next),

@@ -87,6 +87,8 @@ fn jobs_are_printed_as_agreed() {
     let jobs = samples::jobs().map(Job::from);
     let asks = printer(Format::Table).one(&jobs[3]).unwrap();
     golden::check("output/job-that-asks.txt", &asks);
+    let held = printer(Format::Table).one(&jobs[4]).unwrap();
+    golden::check("output/job-that-is-held.txt", &held);
     check("jobs", &jobs);
 }
 

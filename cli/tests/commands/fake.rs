@@ -330,6 +330,27 @@ impl Fleet for Service {
         Ok(Response::new(job("stopping", 1)))
     }
 
+    async fn hold_job(
+        &self,
+        request: Request<pb::HoldJobRequest>,
+    ) -> Result<Response<pb::HoldJobResponse>, Status> {
+        let pb::HoldJobRequest { id, release, .. } = request.into_inner();
+        let mut script = self.script();
+        let Some(job) = script.jobs.iter_mut().find(|job| job.id == id) else {
+            return Err(refusal(Code::NotFound, &Rejection::not_found("job", &id)));
+        };
+        if job.state != "queued" {
+            let rejection = Rejection::NotChangeable { id, why: "the job is running".to_owned() };
+            return Err(refusal(Code::FailedPrecondition, &rejection));
+        }
+        let unchanged = job.hold.is_some() != release;
+        if !unchanged {
+            let hold = pb::JobHold { by: "ada".to_owned(), ..Default::default() };
+            job.hold = (!release).then_some(hold);
+        }
+        Ok(Response::new(pb::HoldJobResponse { job: Some(job.clone()), unchanged }))
+    }
+
     async fn attach(
         &self,
         request: Request<Streaming<pb::AttachInput>>,

@@ -5,6 +5,7 @@
 mod audit;
 mod fake;
 mod first_words;
+mod holds;
 mod shells;
 mod terminal;
 

@@ -327,6 +327,10 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.cancel_job(request).await?))
     }
 
+    async fn hold_job(&self, request: Request<v1::HoldJobRequest>) -> Reply<v1::HoldJobResponse> {
+        Ok(Response::new(self.0.hold_job(request).await?))
+    }
+
     async fn restart_job(&self, request: Request<v1::RestartJobRequest>) -> Reply<v1::Job> {
         Ok(Response::new(self.0.restart_job(request).await?))
     }

@@ -484,6 +484,11 @@ pub(super) fn job(
         image_digest: text(job.image.as_ref().map(|image| &image.digest)),
         image_note: text(job.image.as_ref().and_then(|image| image.note.as_ref())),
         checkpoint_notes: checkpoint_notes(job),
+        hold: fsm.hold_of(&job.id).map(|hold| v1::JobHold {
+            by: hold.by.clone(),
+            by_admin: hold.admin,
+            since_unix_ms: hold.since.0,
+        }),
         question: text(job.question.as_ref().map(|question| &question.why)),
         next_checkpoint_unix_ms: millis(view::job::next_checkpoint(job, allocation)),
         checkpoint_gap_ms: job.gaps().first().map_or(0, |gap| gap.0),

@@ -364,6 +364,23 @@ impl Context {
         self.job_view(&id)
     }
 
+    pub(super) async fn hold_job(
+        &self,
+        request: Request<v1::HoldJobRequest>,
+    ) -> Result<v1::HoldJobResponse, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let id = job_id(&request.id)?;
+        let command = match request.release {
+            true => JobCommand::ReleaseHold { id: id.clone() },
+            false => JobCommand::Hold { id: id.clone() },
+        };
+        let reply = self.change(&caller.actor, Some(key), Command::Job(command)).await?;
+        let unchanged = reply == Reply::Unchanged;
+        Ok(v1::HoldJobResponse { job: Some(self.job_view(&id)?), unchanged })
+    }
+
     pub(super) async fn restart_job(
         &self,
         request: Request<v1::RestartJobRequest>,

@@ -55,6 +55,14 @@ pub enum JobCommand {
         /// A new limit; as long as the old one where it is not said.
         time_limit: Option<Millis>,
     },
+    /// A job that waits is not placed until it is released.
+    Hold {
+        id: JobId,
+    },
+    /// A held job may be placed again.
+    ReleaseHold {
+        id: JobId,
+    },
     /// A job that waits or runs gets another time limit.
     SetTimeLimit {
         id: JobId,
@@ -101,6 +109,8 @@ impl JobCommand {
             JobCommand::Submit(_) => "submit_job",
             JobCommand::Cancel { .. } => "cancel_job",
             JobCommand::Restart { .. } => "restart_job",
+            JobCommand::Hold { .. } => "hold_job",
+            JobCommand::ReleaseHold { .. } => "release_job",
             JobCommand::SetTimeLimit { .. } => "set_job_time_limit",
             JobCommand::SetClass { .. } => "set_job_class",
             JobCommand::Remove { .. } => "remove_job",

@@ -123,6 +123,8 @@ impl Fsm {
     fn take_up_again(&mut self, id: &JobId) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         self.queue.remove(&job.queue);
+        self.paused.remove(id);
+        self.held.remove(id);
         if job.state.is_final() {
             self.keep_files(id);
             let Some(job) = self.jobs.get_mut(id) else { return };

@@ -71,6 +71,9 @@ impl Fsm {
         }
         let (job, owner) = (wish.id.clone(), wish.owner.clone());
         turn.say(Event::JobQueued { job, owner, stop_after, begin });
+        if wish.spec.hold {
+            self.hold_waiting(turn, &wish.id, false);
+        }
         Ok(Reply::JobSubmitted { id: wish.id.clone() })
     }
 
@@ -85,7 +88,8 @@ impl Fsm {
         if self.jobs.contains_key(&wish.id) {
             return Err(Rejection::IdTaken { id: wish.id.to_string() });
         }
-        if self.queue.len() + self.paused.len() + self.allocations.len() >= JOBS_OPEN_MAX {
+        let waiting = self.queue.len() + self.paused.len() + self.held.len();
+        if waiting + self.allocations.len() >= JOBS_OPEN_MAX {
             let what = "open jobs".to_owned();
             return Err(Rejection::LimitReached { what, limit: JOBS_OPEN_MAX as u64 });
         }
@@ -517,6 +521,7 @@ impl Fsm {
         let Some(job) = self.jobs.get_mut(id) else { return };
         self.queue.remove(&job.queue);
         self.paused.remove(id);
+        self.held.remove(id);
         job.question = None;
         job.state = state;
         job.outcome = Some(outcome);

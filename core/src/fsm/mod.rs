@@ -34,6 +34,7 @@ mod ends;
 mod eviction;
 mod fair_share;
 mod giving_way;
+mod holds;
 mod import;
 mod job_defaults;
 mod jobs;

@@ -60,7 +60,11 @@ impl Fsm {
         }
         let restarted = job.clone();
         self.bind_job(&restarted);
-        self.queue.insert(queue, id.clone());
+        // The answer to a question does not lift a hold.
+        match self.held.get_mut(id) {
+            Some(hold) => (hold.waited, hold.paused_until) = (Millis::ZERO, None),
+            None => drop(self.queue.insert(queue, id.clone())),
+        }
         let by = turn.actor.display_name();
         turn.say(Event::JobRestarted { job: id.clone(), by, from: words });
         Ok(Reply::Done)

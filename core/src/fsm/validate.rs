@@ -39,6 +39,10 @@ pub fn job_spec(spec: &JobSpec) -> Result<(), Rejection> {
     resources(spec)?;
     lifetimes(spec)?;
     signals_and_retries(spec)?;
+    if spec.hold && spec.immediate {
+        let problem = "a held job cannot start at once; leave out --hold or --immediate";
+        return Err(Rejection::field("hold", problem));
+    }
     if spec.restarts > RESTARTS_MAX {
         return Err(Rejection::field("restarts", format!("at most {RESTARTS_MAX}")));
     }

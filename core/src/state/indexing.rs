@@ -277,11 +277,15 @@ impl Fsm {
         names.into_iter().filter(below).cloned().collect()
     }
 
-    /// The jobs that wait to run in a reservation, first served first; those that are tried again later come last.
+    /// The jobs that wait to run in a reservation, first served first; those that are held, or tried again later, come last.
     pub(crate) fn waiting_for(&self, reservation: &ReservationId) -> Vec<JobId> {
         let bound = self.jobs_bound.get(reservation).into_iter().flatten();
         let bound = bound.filter_map(|id| self.jobs.get(id));
-        let waits = |job: &&Job| self.is_in_queue(job) || self.paused.contains_key(&job.id);
+        let waits = |job: &&Job| {
+            self.is_in_queue(job)
+                || self.paused.contains_key(&job.id)
+                || (self.held.contains_key(&job.id) && job.question.is_none())
+        };
         let mut waiting: Vec<&Job> = bound.filter(waits).collect();
         waiting.sort_by_key(|job| match self.is_in_queue(job) {
             true => (false, Some(job.queue), None),

@@ -146,7 +146,15 @@ impl Fsm {
     fn jobs_and_allocations_agree(&self) -> Result<(), Violation> {
         for job in self.jobs.values() {
             let queued = self.queue.get(&job.queue) == Some(&job.id);
-            let waits = job.question.is_some() || self.paused.contains_key(&job.id);
+            let (paused, held) =
+                (self.paused.contains_key(&job.id), self.held.contains_key(&job.id));
+            must!(
+                !held || (job.state == JobState::Queued && !paused),
+                "{} is {:?}, held, and paused is {paused}",
+                job.id,
+                job.state
+            );
+            let waits = job.question.is_some() || paused || held;
             must!(
                 queued == (job.state == JobState::Queued && !waits),
                 "{} is {:?} and queued is {queued}",

@@ -17,6 +17,7 @@ use crate::controller::Roster;
 use crate::ending::ReservationRules;
 use crate::fair_share::FairShare;
 use crate::gpu::{FormerName, Gpu};
+use crate::hold::JobHold;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::job::{Job, JobDefaults, QueueKey};
 use crate::lease::Lease;
@@ -136,6 +137,9 @@ pub struct Fsm {
     /// Jobs that are tried again later, and when they are queued.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) paused: BTreeMap<JobId, Timestamp>,
+    /// Jobs that wait and are not placed before somebody releases them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) held: BTreeMap<JobId, JobHold>,
     /// Ended jobs whose files beside their checkpoints go at that time.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) files_due: BTreeSet<(Timestamp, JobId)>,
@@ -297,7 +301,7 @@ impl Fsm {
         self.jobs.get(id)
     }
 
-    /// Whether it can be placed: not one that waits for its owner, or for the time of its next try.
+    /// Whether it can be placed: not one that is held, that waits for its owner, or for the time of its next try.
     pub(crate) fn is_in_queue(&self, job: &Job) -> bool {
         self.queue.get(&job.queue) == Some(&job.id)
     }

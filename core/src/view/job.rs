@@ -1,7 +1,8 @@
 //! Why a job is in its state.
 
 use crate::allocation::{Allocation, Deferral, StopWhy};
-use crate::id::ReservationId;
+use crate::hold::JobHold;
+use crate::id::{JobId, ReservationId};
 use crate::job::{Job, JobState};
 use crate::lease::LeaseHolder;
 use crate::name::{GpuUuid, NodeName, UserName};
@@ -25,6 +26,13 @@ pub enum JobReason {
     AsksOwner {
         owner: UserName,
         why: String,
+    },
+    /// It does not start before somebody releases it.
+    Held {
+        job: JobId,
+        hold: JobHold,
+        /// How long it is held already.
+        held_for: Millis,
     },
     Paused(Pause),
     Waits(Wait),
@@ -99,6 +107,10 @@ pub fn job(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> Opti
     if let Some(question) = &job.question {
         let (owner, why) = (job.owner.clone(), question.why.clone());
         return Some(JobReason::AsksOwner { owner, why });
+    }
+    if let Some(hold) = fsm.hold_of(&job.id) {
+        let held_for = fsm.now().since(hold.since);
+        return Some(JobReason::Held { job: job.id.clone(), hold: hold.clone(), held_for });
     }
     if let Some(until) = fsm.paused_until(&job.id) {
         let wait = until.since(fsm.now());

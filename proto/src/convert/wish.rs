@@ -175,6 +175,7 @@ pub fn job_spec(spec: &v1::JobSpec, expected_uid: Option<u32>) -> Result<JobSpec
         interactive: spec.interactive,
         output_file: optional(&spec.output_file),
         immediate: spec.immediate,
+        hold: spec.hold,
         expected_uid,
         retry_on: spec.retry_on.as_ref().map(retry_on).unwrap_or_default(),
         resume_from: optional(&spec.resume_from),
@@ -229,6 +230,7 @@ pub fn job_spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
         interactive: spec.interactive,
         output_file: spec.output_file.clone().unwrap_or_default(),
         immediate: spec.immediate,
+        hold: spec.hold,
         retry_on: (!spec.retry_on.is_none()).then(|| retry_on_to_wire(&spec.retry_on)),
         resume_from: spec.resume_from.clone().unwrap_or_default(),
     }

@@ -72,6 +72,8 @@ pub struct Job {
     pub checkpoint_notes: Vec<String>,
     /// Why it waits for its owner's word.
     pub question: Option<String>,
+    /// It does not start before somebody releases it; null: it is not held.
+    pub hold: Option<JobHold>,
     /// When its next checkpoint is expected, in the past where it is late; null: not known.
     pub next_checkpoint: Option<Time>,
     /// The usual time between two of its checkpoints, in seconds; null: not known.
@@ -80,6 +82,23 @@ pub struct Job {
     pub in_use: Option<JobUse>,
     /// Only where one job is shown.
     pub spec: Option<Spec>,
+}
+
+/// A hold on a queued job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct JobHold {
+    /// The user that holds it.
+    pub by: String,
+    /// Only an admin may release it.
+    pub by_admin: bool,
+    /// Since when; null: not known.
+    pub since: Option<Time>,
+}
+
+impl From<pb::JobHold> for JobHold {
+    fn from(hold: pb::JobHold) -> Self {
+        Self { by: hold.by, by_admin: hold.by_admin, since: time(hold.since_unix_ms) }
+    }
 }
 
 /// An eviction that waits for a checkpoint.
@@ -214,6 +233,7 @@ impl From<pb::Job> for Job {
             image_note: text(&job.image_note),
             checkpoint_notes: job.checkpoint_notes,
             question: text(&job.question),
+            hold: job.hold.map(JobHold::from),
             next_checkpoint: time(job.next_checkpoint_unix_ms),
             checkpoint_gap_seconds: size(job.checkpoint_gap_ms / 1_000),
             in_use: job.r#use.map(JobUse::from),
@@ -321,6 +341,7 @@ impl Document for Job {
         "image_note",
         "checkpoint_notes",
         "question",
+        "hold",
         "next_checkpoint",
         "checkpoint_gap_seconds",
         "in_use",

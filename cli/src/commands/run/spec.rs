@@ -147,6 +147,7 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
         interactive: args.interactive,
         output_file,
         immediate: args.immediate,
+        hold: args.hold,
         workdir,
     })
 }

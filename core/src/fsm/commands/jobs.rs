@@ -13,6 +13,8 @@ impl Act for JobCommand {
             JobCommand::Submit(_) => any_user(actor),
             JobCommand::Cancel { id }
             | JobCommand::Restart { id, .. }
+            | JobCommand::Hold { id }
+            | JobCommand::ReleaseHold { id }
             | JobCommand::SetTimeLimit { id, .. }
             | JobCommand::SetClass { id, .. }
             | JobCommand::Remove { id }
@@ -30,6 +32,8 @@ impl Act for JobCommand {
         match self {
             JobCommand::Submit(wish) => fsm.check_job(actor, wish),
             JobCommand::Cancel { id } => fsm.cancellable(id).map(|_| ()),
+            JobCommand::Hold { id } => fsm.holdable(id).map(|_| ()),
+            JobCommand::ReleaseHold { id } => fsm.check_release(actor, id),
             JobCommand::Restart { .. }
             | JobCommand::SetTimeLimit { .. }
             | JobCommand::SetClass { .. }
@@ -47,6 +51,8 @@ impl Act for JobCommand {
             JobCommand::Submit(_)
             | JobCommand::Cancel { .. }
             | JobCommand::Restart { .. }
+            | JobCommand::Hold { .. }
+            | JobCommand::ReleaseHold { .. }
             | JobCommand::SetTimeLimit { .. }
             | JobCommand::SetClass { .. }
             | JobCommand::Place { .. }
@@ -65,6 +71,8 @@ impl Act for JobCommand {
             JobCommand::Restart { id, from, time_limit } => {
                 fsm.restart_job(turn, id, *from, *time_limit)
             }
+            JobCommand::Hold { id } => fsm.hold_job(turn, id),
+            JobCommand::ReleaseHold { id } => fsm.release_job(turn, id),
             JobCommand::SetTimeLimit { id, time_limit } => {
                 fsm.set_time_limit(turn, id, *time_limit)
             }

@@ -51,7 +51,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 75, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 77, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -427,6 +427,17 @@ fn classes(w: &mut World) {
         victims: [(low, w.now)].into(),
     };
     w.give(Actor::controller(), Command::Job(JobCommand::Preempt(order))).unwrap();
+    holds(w);
+}
+
+/// Jobs that are held: by an admin, and from their submission.
+fn holds(w: &mut World) {
+    w.submit("ada", "waits", plain(4)).unwrap();
+    w.submit("ada", "held", JobSpec { hold: true, ..plain(4) }).unwrap();
+    for (who, name) in [("root", "waits"), ("ada", "held"), ("root", "held")] {
+        w.give(person(who), Command::Job(JobCommand::Hold { id: job(name) })).unwrap();
+    }
+    w.give(person("root"), Command::Job(JobCommand::ReleaseHold { id: job("waits") })).unwrap();
 }
 
 /// Projects, and use that fades.

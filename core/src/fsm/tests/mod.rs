@@ -16,6 +16,7 @@ mod eviction;
 mod fair_share;
 mod giving_way;
 mod golden;
+mod holds;
 mod import;
 mod indexing;
 mod job_defaults;

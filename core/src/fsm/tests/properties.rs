@@ -82,6 +82,12 @@ enum Step {
     Cancel {
         which: usize,
     },
+    /// By the owner or by an admin; each may be refused.
+    Hold {
+        which: usize,
+        by_admin: bool,
+        release: bool,
+    },
     /// A card of one machine turns up in another one, after it left the first, or before.
     Move {
         on: usize,
@@ -179,6 +185,8 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (0..3_usize, 0..5_u32, any::<bool>(), proptest::option::of(some.clone()))
             .prop_map(|(who, gpus, saves, within)| Step::Submit { who, gpus, saves, within }),
         1 => some.clone().prop_map(|which| Step::Cancel { which }),
+        2 => (some.clone(), any::<bool>(), any::<bool>())
+            .prop_map(|(which, by_admin, release)| Step::Hold { which, by_admin, release }),
         6 => Just(Step::Schedule),
         5 => some.clone().prop_map(|which| Step::Start { which }),
         4 => (some.clone(), 0..2_i32).prop_map(|(which, code)| Step::End { which, code }),
@@ -210,6 +218,25 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(which, opened, closed, older)| Step::Alone { which, opened, closed, older }),
         4 => (1..120_u64).prop_map(|minutes| Step::Pass { minutes }),
     ]
+}
+
+/// The owner or an admin holds or releases a job, if that may be.
+fn hold(w: &mut World, (which, by_admin, release): (usize, bool, bool)) {
+    let Some(job) = pick(w.fsm.jobs().values().cloned(), which) else { return };
+    let actor = person(if by_admin { "root" } else { job.owner.as_str() });
+    let id = job.id.clone();
+    let command = match release {
+        true => JobCommand::ReleaseHold { id },
+        false => JobCommand::Hold { id },
+    };
+    let before = w.fsm.hold_of(&job.id).cloned();
+    let answer = w.give(actor, Command::Job(command));
+    let after = w.fsm.hold_of(&job.id);
+    match answer {
+        Ok(Reply::Done) => assert_eq!(after.is_some(), !release),
+        Ok(Reply::Unchanged) | Err(_) => assert_eq!(after, before.as_ref()),
+        Ok(other) => panic!("{other:?}"),
+    }
 }
 
 fn pick<T: Clone>(from: impl Iterator<Item = T>, which: usize) -> Option<T> {
@@ -312,6 +339,7 @@ fn take(w: &mut World, number: usize, step: &Step) {
                 drop(w.give(person("root"), Command::Job(JobCommand::Cancel { id })));
             }
         }
+        Step::Hold { which, by_admin, release } => hold(w, (*which, *by_admin, *release)),
         Step::Schedule => drop(w.schedule()),
         Step::Start { which } => {
             if let Some(id) = allocation(w, *which) {

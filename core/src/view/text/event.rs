@@ -637,6 +637,7 @@ impl Event {
             E::Access(event) => write!(f, "{event}"),
             E::Authority(event) => write!(f, "{event}"),
             E::Preemption(event) => write!(f, "{event}"),
+            E::Hold(event) => write!(f, "{event}"),
         }
     }
 }

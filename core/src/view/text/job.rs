@@ -1,9 +1,12 @@
 //! Why a job is in its state, in one sentence.
 
 use super::gpu_list;
+use crate::hold::JobHold;
+use crate::id::JobId;
 use crate::name::ClassName;
 use crate::node::Liveness;
 use crate::scheduler::WAITS_MAX;
+use crate::time::Millis;
 use crate::view::job::{Leaving, LeavingHow};
 use crate::view::share::PlaceBy;
 use crate::view::{JobReason, Names, Pause};
@@ -14,6 +17,7 @@ impl JobReason {
         match self {
             JobReason::Ended(reason) => names.in_text(reason),
             JobReason::AsksOwner { owner, why } => format!("waits for {owner}: {why}"),
+            JobReason::Held { job, hold, held_for } => held(job, hold, *held_for),
             JobReason::Paused(pause) => pause.text(),
             JobReason::Waits(wait) => wait.to_string(),
             JobReason::Stopping(why) => why.to_string(),
@@ -39,6 +43,21 @@ impl JobReason {
                 let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
                 format!("no checkpoint seen for {quiet}{note}")
             }
+        }
+    }
+}
+
+fn held(job: &JobId, hold: &JobHold, held_for: Millis) -> String {
+    let by = &hold.by;
+    // A job that was held a moment ago says only that.
+    let long = match held_for.0 / 60_000 {
+        0 => String::new(),
+        _ => format!(" for {held_for}"),
+    };
+    match hold.admin {
+        false => format!("held by {by}{long}; release it: fleet job release {job}"),
+        true => {
+            format!("held by {by} (admin){long}; an admin releases it: fleet job release {job}")
         }
     }
 }

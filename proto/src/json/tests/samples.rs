@@ -111,8 +111,8 @@ fn leaving_job() -> pb::Job {
     }
 }
 
-/// Jobs that run, wait, have failed, and ask their owner.
-pub(super) fn jobs() -> [pb::Job; 4] {
+/// Jobs that run, wait, have failed, ask their owner, and are held.
+pub(super) fn jobs() -> [pb::Job; 5] {
     let running = leaving_job();
     let queued = pb::Job {
         id: "job-9z".to_owned(),
@@ -154,7 +154,20 @@ pub(super) fn jobs() -> [pb::Job; 4] {
         submitted_at_unix_ms: at(5),
         ..Default::default()
     };
-    [running, queued, failed, asks]
+    let held = pb::Job {
+        id: "job-h2".to_owned(),
+        name: "later".to_owned(),
+        owner: "ada".to_owned(),
+        project: "default".to_owned(),
+        class: "normal".to_owned(),
+        state: "queued".to_owned(),
+        reason: "held by root (admin) for 2h; an admin releases it: fleet job release job-h2"
+            .to_owned(),
+        hold: Some(pb::JobHold { by: "root".to_owned(), by_admin: true, since_unix_ms: at(6) }),
+        submitted_at_unix_ms: at(5),
+        ..Default::default()
+    };
+    [running, queued, failed, asks, held]
 }
 
 /// A GPU that is used, and one that is free but dirty.
