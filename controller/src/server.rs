@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{
     AgentsService, Context, ControllersService, EnrollmentService, FleetService, NewestPlan,
-    peer_check,
+    Trials, peer_check,
 };
 use crate::backup::{self, BackupService};
 use crate::callers::{Admins, Callers, People};
@@ -260,6 +260,7 @@ fn assemble(
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
+        trials: Trials::default(),
         callers: Callers::new(
             admins,
             people,

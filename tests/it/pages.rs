@@ -365,6 +365,7 @@ fn classes(typist: &Typist<'_>) -> Result<()> {
         typist.call(name, is);
     }
     typist.all(&[
+        "fleet run -G 1 -t 20h --dry-run -- python3 train.py",
         "fleet run -d --hold -G 1 -- python3 train.py",
         "fleet job hold @last",
         "fleet job release @last",

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fleet_controller::api::{
-    AgentsService, Context, ControllersService, FleetService, NewestPlan, peer_check,
+    AgentsService, Context, ControllersService, FleetService, NewestPlan, Trials, peer_check,
 };
 use fleet_controller::backup::BackupService;
 use fleet_controller::callers::{Admins, Callers, People};
@@ -279,6 +279,7 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
+        trials: Trials::default(),
         callers: Callers::new(
             Admins { names: vec![root], group: "no-such-group".to_owned() },
             People { min_uid: 1_000, allow_system_users: false },

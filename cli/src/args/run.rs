@@ -50,6 +50,7 @@ impl FromStr for Volume {
     Examples:\n  \
     fleet run -G 1 -- python3 train.py\n  \
     fleet run -d -G v100:2 -t 20h --checkpoint-dir runs/a -- python3 train.py\n  \
+    fleet run -G 4 -t 20h --dry-run -- python3 train.py\n  \
     fleet run -G 1 -i --tty -- bash"
 )]
 pub(crate) struct RunArgs {
@@ -133,6 +134,9 @@ pub(crate) struct RunArgs {
     /// Hold the job: it waits until you type `fleet job release`
     #[arg(long, conflicts_with = "immediate")]
     pub(crate) hold: bool,
+    /// Only show where and when the job would start, and what would leave for it
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     /// The program and its arguments [default with --image: the image's own program]
     #[arg(required_unless_present = "image", trailing_var_arg = true, value_name = "CMD")]
     pub(crate) argv: Vec<String>,

@@ -11,6 +11,7 @@ pub(crate) mod class;
 pub(crate) mod controller;
 pub(crate) mod doctor;
 mod fit;
+pub(crate) mod forecast;
 pub(crate) mod gpu;
 mod gpu_stay;
 pub(crate) mod held;

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use fleet_proto::json::checkpoint::Checkpoint;
+use fleet_proto::json::forecast::JobForecast;
 use fleet_proto::json::gpu::Gpu;
 use fleet_proto::json::gpu_stay::GpuStay;
 use fleet_proto::json::held::held;
@@ -90,6 +91,11 @@ fn jobs_are_printed_as_agreed() {
     let held = printer(Format::Table).one(&jobs[4]).unwrap();
     golden::check("output/job-that-is-held.txt", &held);
     check("jobs", &jobs);
+}
+
+#[test]
+fn a_forecast_is_printed_as_agreed() {
+    check("job-forecasts", &samples::forecasts().map(JobForecast::from));
 }
 
 #[test]

@@ -492,6 +492,7 @@ impl Fleet for Service {
         set_class(SetClassRequest) -> ListClassesResponse;
         set_half_life(SetHalfLifeRequest) -> ListProjectsResponse;
         restart_job(RestartJobRequest) -> Job;
+        try_job(TryJobRequest) -> JobForecast;
         set_job(SetJobRequest) -> Job;
         get_job_defaults(GetJobDefaultsRequest) -> JobDefaults;
         set_job_defaults(SetJobDefaultsRequest) -> JobDefaults;

@@ -16,7 +16,7 @@ use fleet_proto::v1::enrollment_server::Enrollment;
 use tonic::Code;
 
 use super::*;
-use crate::api::NewestPlan;
+use crate::api::{NewestPlan, Trials};
 use crate::callers::{Admins, Callers, People};
 use crate::clock::LeaderClock;
 use crate::config::Config;
@@ -204,6 +204,7 @@ async fn context(dir: &tempfile::TempDir) -> Context {
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
+        trials: Trials::default(),
         superseded: crate::superseded::Notice::default(),
         callers: Callers::new(
             admins,

@@ -323,6 +323,10 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.submit_job(request).await?))
     }
 
+    async fn try_job(&self, request: Request<v1::TryJobRequest>) -> Reply<v1::JobForecast> {
+        Ok(Response::new(self.0.try_job(request).await?))
+    }
+
     async fn cancel_job(&self, request: Request<v1::CancelJobRequest>) -> Reply<v1::Job> {
         Ok(Response::new(self.0.cancel_job(request).await?))
     }

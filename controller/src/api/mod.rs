@@ -39,6 +39,7 @@ mod resolve;
 mod rotation;
 mod series;
 mod tokens;
+mod trial;
 mod unheard;
 mod views;
 mod writes;
@@ -56,6 +57,7 @@ pub use controllers::{ControllersService, peer_check};
 pub use enrollment::EnrollmentService;
 pub use fleet::FleetService;
 pub use plan::NewestPlan;
+pub use trial::Trials;
 
 use crate::audit::AuditStore;
 use crate::callers::Callers;
@@ -84,6 +86,8 @@ pub struct Context {
     pub tunnels: Tunnels,
     /// Places and reasons of what waits.
     pub plan: NewestPlan,
+    /// Whose turn it is to try a job.
+    pub trials: Trials,
     pub callers: Callers,
     pub keyring: Keyring,
     pub signer: Arc<AuditSigner>,

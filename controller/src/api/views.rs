@@ -266,7 +266,7 @@ fn gpu_use(sessions: &Sessions, gpu: &Gpu) -> Option<v1::GpuUse> {
 }
 
 /// The GPUs by the names that they had then. One that never had a name has no node.
-fn gpu_refs(fsm: &Fsm, uuids: &[GpuUuid], then: Timestamp) -> Vec<v1::GpuRef> {
+pub(super) fn gpu_refs(fsm: &Fsm, uuids: &[GpuUuid], then: Timestamp) -> Vec<v1::GpuRef> {
     let reference = |uuid: &GpuUuid| {
         let name = fsm.gpu_name_at(uuid, then);
         v1::GpuRef {

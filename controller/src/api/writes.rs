@@ -9,8 +9,7 @@ use fleet_core::command::{
 };
 use fleet_core::ending::EndPolicy;
 use fleet_core::id::{JobId, ReservationId};
-use fleet_core::job::JobFiles;
-use fleet_core::job::SubmitJob;
+use fleet_core::job::{JobFiles, JobSpec, SubmitJob};
 use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_core::time::{Millis, Timestamp, Window};
 use fleet_core::{Fsm, Rejection, Reply};
@@ -82,6 +81,20 @@ fn at_end(said: &str) -> Result<Option<EndPolicy>, Rejection> {
         Rejection::field("at_end", format!("{said:?} must be one of {words}"))
     })?;
     Ok(Some(policy))
+}
+
+/// The owner of a job that is asked for, and what it asks for, its fields checked.
+pub(super) fn wished(
+    spec: Option<v1::JobSpec>,
+    for_user: &str,
+    caller: &Caller,
+) -> Result<(UserName, JobSpec), Status> {
+    let owner = owner(for_user, &caller.name).map_err(|r| to_status(&r))?;
+    // The kernel vouches for the caller's uid, not for anybody else's.
+    let expected_uid = caller.uid.filter(|_| owner == caller.name);
+    let spec = spec.ok_or_else(|| invalid("spec", "a job needs a spec"))?;
+    let spec = wish::job_spec(&spec, expected_uid).map_err(|r| to_status(&r))?;
+    Ok((owner, spec))
 }
 
 impl Context {
@@ -312,41 +325,46 @@ impl Context {
         &self,
         request: Request<v1::SubmitJobRequest>,
     ) -> Result<v1::Job, Status> {
-        let spec = request.get_ref().spec.as_ref();
-        // The groups of its user say who may name a project, or a class.
-        let plain = spec.is_none_or(|spec| spec.project.is_empty() && spec.class.is_empty());
-        let caller = match plain {
-            true => self.callers.user(&request).await?,
-            false => self.callers.limited_user(&request).await?,
-        };
+        let caller = self.submitter(&request, request.get_ref().spec.as_ref()).await?;
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
-        let owner = owner(&request.owner, &caller.name).map_err(|r| to_status(&r))?;
-        // The kernel vouches for the caller's uid, not for anybody else's.
-        let expected_uid = caller.uid.filter(|_| owner == caller.name);
+        let (owner, mut spec) = wished(request.spec, &request.owner, &caller)?;
         if caller.admin && !request.new_users {
             self.refuse_unknown([owner.clone()], &caller, &key).await?;
         }
-        let spec = request.spec.ok_or_else(|| invalid("spec", "a job needs a spec"))?;
-        let spec = wish::job_spec(&spec, expected_uid).map_err(|r| to_status(&r))?;
         let marker = random::hex::<16>().map_err(|e| Status::internal(e.to_string()))?;
+        let id = self.new_job_id()?;
+        spec.output_file = spec.output_file.map(|path| path.replace(JOB_PLACEHOLDER, id.as_str()));
+        if let Some(plan) = &mut spec.checkpoint {
+            plan.dir = plan.dir.replace(JOB_PLACEHOLDER, id.as_str());
+        }
+        let command =
+            Command::Job(JobCommand::Submit(Box::new(SubmitJob { id, owner, spec, marker })));
+        match self.change(&caller.actor, Some(key), command).await? {
+            Reply::JobSubmitted { id } => self.job_view(&id),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The caller, with the groups where the job names a project or a class: they say who may.
+    pub(super) async fn submitter<T>(
+        &self,
+        request: &Request<T>,
+        spec: Option<&v1::JobSpec>,
+    ) -> Result<Caller, Status> {
+        match spec.is_none_or(|spec| spec.project.is_empty() && spec.class.is_empty()) {
+            true => self.callers.user(request).await,
+            false => self.callers.limited_user(request).await,
+        }
+    }
+
+    /// An id that no job has.
+    pub(super) fn new_job_id(&self) -> Result<JobId, Status> {
         for _ in 0..ID_DRAWS_MAX {
             let id = random::job_id().map_err(|e| Status::internal(e.to_string()))?;
-            if self.raft.read(|fsm| fsm.job(&id).is_some()) {
-                continue;
+            if self.raft.read(|fsm| fsm.job(&id).is_none()) {
+                return Ok(id);
             }
-            let mut spec = spec;
-            spec.output_file =
-                spec.output_file.map(|path| path.replace(JOB_PLACEHOLDER, id.as_str()));
-            if let Some(plan) = &mut spec.checkpoint {
-                plan.dir = plan.dir.replace(JOB_PLACEHOLDER, id.as_str());
-            }
-            let command =
-                Command::Job(JobCommand::Submit(Box::new(SubmitJob { id, owner, spec, marker })));
-            return match self.change(&caller.actor, Some(key), command).await? {
-                Reply::JobSubmitted { id } => self.job_view(&id),
-                other => Err(unexpected(&other)),
-            };
         }
         Err(Status::internal("no free id was drawn"))
     }

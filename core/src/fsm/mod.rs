@@ -57,12 +57,14 @@ mod session;
 pub(crate) mod tests;
 mod time_limit;
 mod tokens;
+mod trial;
 pub mod validate;
 mod windows;
 
 use commands::authorize;
 
 pub use import::IMPORT_LINES_MAX;
+pub use trial::{JobTrial, TrialLeaving};
 
 /// Finished jobs kept in memory; older ones live on in the audit log.
 pub const FINISHED_JOBS_KEPT: usize = 10_000;

@@ -15,7 +15,7 @@ use crate::calendar::HeldPlace;
 use crate::command::{FirstPlace, Placement, Preempt};
 use crate::id::{AllocationId, JobId, LeaseId};
 use crate::job::{Job, JobSpec, RANK_NEW};
-use crate::name::{ClassName, NodeName, UserName};
+use crate::name::{ClassName, GpuUuid, NodeName, UserName};
 use crate::reason::{Obstacle, Wait, WaitReason};
 use crate::rejection::Rejection;
 use crate::reservation::{GpuRequest, Reservation};
@@ -108,6 +108,8 @@ pub struct Explanation {
     pub reason: Option<Wait>,
     /// When it could start by what is known now.
     pub earliest: Option<Timestamp>,
+    /// Where it starts then, as far as that is foreseen.
+    pub at: Option<(NodeName, Vec<GpuUuid>)>,
 }
 
 /// The places for jobs that must leave, held once in a plan: behind interrupted jobs and before all new work.
@@ -374,7 +376,7 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     let order = Order::of(fsm);
     let job = fsm.queue().find(|job| job.id == *id)?;
     let mut verdicts = Vec::new();
-    let Round { mut planner, mut holds, placed, .. } = serve(
+    let Round { mut planner, mut holds, placements, placed, .. } = serve(
         fsm,
         || order.clone(),
         |planner, served| {
@@ -391,11 +393,15 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     let at = places.iter().position(|other| other.id == *id)?;
     let place = u32::try_from(at + 1).unwrap_or(u32::MAX);
     if placed.contains(id) {
-        return Some(Explanation { place, verdicts, reason: None, earliest: Some(fsm.now()) });
+        let line = placements.into_iter().find(|line| line.job == *id);
+        let at = line.map(|line| (line.node, line.gpus));
+        return Some(Explanation { place, verdicts, reason: None, earliest: Some(fsm.now()), at });
     }
     let mut limits = ClassLimits::default();
     if let Some((reason, earliest)) = known_wait(fsm, job, &mut limits) {
-        return Some(Explanation { place, verdicts, reason: Some(reason), earliest });
+        let freed = fsm.preemptions().get(id);
+        let at = freed.map(|place| (place.node.clone(), place.gpus.clone()));
+        return Some(Explanation { place, verdicts, reason: Some(reason), earliest, at });
     }
     let before = places.into_iter().take(at);
     for other in before.filter(|other| !placed.contains(&other.id)) {
@@ -406,7 +412,11 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     }
     let ask = Ask::of_job(&planner.capacity, job);
     let (reason, earliest) = planner.wait_in_full(&ask);
-    Some(Explanation { place, verdicts, reason: Some(reason), earliest })
+    let at = planner.expected(id).map(|foreseen| {
+        let node = &planner.capacity.nodes[foreseen.node];
+        (node.node.name.clone(), node.uuids(foreseen.gpus))
+    });
+    Some(Explanation { place, verdicts, reason: Some(reason), earliest, at })
 }
 
 /// Why a job waits, where that does not follow from what the nodes have; and when it starts.

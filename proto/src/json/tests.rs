@@ -84,6 +84,11 @@ fn a_job_has_the_agreed_json() {
 }
 
 #[test]
+fn a_forecast_has_the_agreed_json() {
+    check("job-forecasts", &samples::forecasts().map(forecast::JobForecast::from));
+}
+
+#[test]
 fn a_gpu_has_the_agreed_json() {
     check("gpus", &samples::gpus().map(gpu::Gpu::from));
 }

@@ -1,5 +1,6 @@
 //! `run`: submits a job; unless detached, shows it to its end and passes its exit code on. `attach`: the same again.
 
+mod forecast;
 mod spec;
 
 use std::io::IsTerminal;
@@ -19,10 +20,10 @@ use spec::Here;
 pub(super) use spec::{stop_after_ms, variables};
 
 pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<Exit, Failure> {
-    if context.json && !args.detach {
+    if context.json && !args.detach && !args.dry_run {
         return Err(Failure::usage(
             "--json",
-            "needs --detach: otherwise the job's output is shown",
+            "needs --detach or --dry-run: otherwise the job's output is shown",
         ));
     }
     if args.tty && args.interactive && !std::io::stdin().is_terminal() {
@@ -36,6 +37,9 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<Exit, Failu
     }
     let wish = gpu::wish(&client, &args.wish).await?;
     spec.gpus = Some(wish.clone());
+    if args.dry_run {
+        return forecast::show(context, &client, args, spec).await;
+    }
     let (owner, output_file) = (args.owner.clone().unwrap_or_default(), spec.output_file.clone());
     let submit = async |new_users| {
         let (meta, spec, owner) = (client.request_meta()?, Some(spec.clone()), owner.clone());

@@ -39,6 +39,7 @@ mod resume;
 mod series;
 mod session;
 mod time_limits;
+mod trial;
 mod varying;
 pub(crate) mod windows;
 mod world;

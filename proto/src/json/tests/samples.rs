@@ -170,6 +170,33 @@ pub(super) fn jobs() -> [pb::Job; 5] {
     [running, queued, failed, asks, held]
 }
 
+/// Of a job that starts at once, and of one that another job leaves for.
+pub(super) fn forecasts() -> [pb::JobForecast; 2] {
+    let now = pb::JobForecast {
+        starts_now: true,
+        starts_at_unix_ms: at(0),
+        node: "titan01".to_owned(),
+        gpus: vec![gpu_ref(0), gpu_ref(1)],
+        reservation: "res-9d2fwm".to_owned(),
+        ..Default::default()
+    };
+    let waits = pb::JobForecast {
+        starts_at_unix_ms: at(25),
+        node: "titan01".to_owned(),
+        gpus: vec![gpu_ref(0)],
+        place: 2,
+        reason: "job-4k7wq2 leaves titan01 for it".to_owned(),
+        leaving: vec![pb::ForecastLeaving {
+            job: "job-4k7wq2".to_owned(),
+            owner: "ada".to_owned(),
+            class: "scavenger".to_owned(),
+            until_unix_ms: at(30),
+        }],
+        ..Default::default()
+    };
+    [now, waits]
+}
+
 /// A GPU that is used, and one that is free but dirty.
 pub(super) fn gpus() -> [pb::Gpu; 2] {
     let condition = pb::Condition {
