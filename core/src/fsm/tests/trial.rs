@@ -150,7 +150,7 @@ fn a_trial_is_refused_as_a_submission_is() {
     assert!(matches!(for_bob, Err(Rejection::Denied { .. })));
 }
 
-/// Jobs that are there before: how many GPUs, how many hours, of whom, and of which class.
+/// Jobs that are there before: how many GPUs, how many hours, of which user, and of which class.
 fn before() -> impl Strategy<Value = Vec<(u32, u64, bool, bool)>> {
     proptest::collection::vec((0..5_u32, 1..30_u64, any::<bool>(), any::<bool>()), 0..12)
 }
