@@ -29,6 +29,13 @@ sim: ## Simulate whole fleets from seeds, with all that can go wrong (SEEDS=2000
 sim-bugs: ## Look for each known bug with fresh seeds, at most 500 for each (SEED=1 BUG=name)
 	@BUGS=fresh SEED=$(SEED) $(CARGO) test --quiet --workspace --test sim -- \
 	    --nocapture each_known_bug_is_found
+	@BUGS=1 $(CARGO) run --quiet --release -p fleet-month
+
+# The pictures of docs/lab-month.md are written with PICTURES=docs.
+.PHONY: month
+month: SEEDS = 2
+month: ## A lab's month, judged: shares, waits, useful GPU-hours against FIFO (SEEDS=50 SEED=1 PICTURES=docs)
+	@SEEDS=$(SEEDS) SEED=$(SEED) $(CARGO) run --quiet --release -p fleet-month
 
 .PHONY: demo
 demo: deps ## A lab's day on a small cluster on this machine, told step by step

@@ -43,6 +43,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // What tests of several crates need: the commands on the pages, bytes that nobody meant well.
     ("fleet-page-commands", &[]),
     ("fleet-hostile-bytes", &[]),
+    // The lab's month: the scheduler in a simulated lab, and nothing of a shell.
+    ("fleet-month", &["fleet-core"]),
     (
         "fleet-tests",
         &[
