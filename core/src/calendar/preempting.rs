@@ -23,7 +23,7 @@ use crate::state::Fsm;
 use crate::state::wish::{GpuSet, Wish, place_of, uuids_of};
 use crate::time::{Millis, Timestamp, Window};
 
-/// Who is told the next slot needs time to ask for it, while the time to leave moves with the clock.
+/// Who reads the next slot in a refusal needs time to ask for it, while the time to leave moves with the clock.
 const TO_ASK: Millis = Millis::minutes(2);
 /// Such a slot is named in whole steps.
 const SLOT_STEP: Millis = Millis::minutes(5);
@@ -46,7 +46,7 @@ fn leaves_by(fsm: &Fsm, a: &Allocation) -> Option<Timestamp> {
     let (job, node) = (fsm.job(&a.job)?, fsm.node(&a.node)?);
     let class = class_below(fsm, job)?;
     let lease = a.lease.as_ref().and_then(|id| fsm.lease(id))?;
-    // A node that is not heard would not be told.
+    // A node that is not heard would not hear of it.
     let heard = node.liveness == Liveness::Ready && node.closed().is_none();
     let leaves = a.stop.is_some() || !a.causes.is_empty() || job.cancel_requested;
     if !heard

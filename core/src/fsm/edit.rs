@@ -24,6 +24,9 @@ use crate::scheduler::claims;
 use crate::time::{Timestamp, Window};
 use crate::window::Withdrawal;
 
+/// A way to choose GPUs for a wish.
+type Choice<'a> = dyn Fn(&GpuRequest) -> Option<(NodeName, Vec<GpuUuid>)> + 'a;
+
 /// What an edit asks for, before GPUs are chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wanted {
@@ -203,8 +206,7 @@ impl Fsm {
         let may_keep =
             wish.uuids.is_empty() && wish.node.as_ref().is_none_or(|n| *n == before.node);
         // Nobody leaves where another node is free.
-        let passes: [&dyn Fn(&GpuRequest) -> Option<(NodeName, Vec<GpuUuid>)>; 2] =
-            [&free, &also_freed];
+        let passes: [&Choice<'_>; 2] = [&free, &also_freed];
         for pass in passes.into_iter().filter(|_| may_keep) {
             let here = GpuRequest { node: Some(before.node.clone()), ..wish.clone() };
             let kept = self.keeping(before, &here, pass).or_else(|| pass(&here));
@@ -220,7 +222,7 @@ impl Fsm {
         &self,
         before: &Place,
         here: &GpuRequest,
-        choose: &dyn Fn(&GpuRequest) -> Option<(NodeName, Vec<GpuUuid>)>,
+        choose: &Choice<'_>,
     ) -> Option<(NodeName, Vec<GpuUuid>)> {
         let has = u32::try_from(before.gpus.len()).unwrap_or(u32::MAX);
         let of_its = |count| GpuRequest { count, uuids: before.gpus.clone(), ..here.clone() };

@@ -20,7 +20,7 @@ use crate::reservation::{Place, Reservation, ReservationState};
 use crate::time::{Millis, Timestamp};
 
 /// One that its node stopped this much before its time here was stopped by an earlier word; less may be the node's clock.
-const TOLD_LATE_MIN: Millis = Millis::minutes(1);
+const TOLD_LATE_MIN: Millis = Millis::minutes(5);
 
 impl Fsm {
     /// The next instant at which the attempt is asked for a checkpoint, or must leave, for a reservation.
@@ -59,7 +59,7 @@ impl Fsm {
     }
 
     /// After each change: the time of running attempts whose GPUs are reserved before their limit is shortened at once, and
-    /// given back where the reservation is gone.
+    /// is their own again where the reservation is gone.
     pub(super) fn settle_cuts(&mut self, turn: &mut Turn<'_>) {
         let nodes = self.reservations.touched().iter();
         let attempts: Vec<AllocationId> =
@@ -224,12 +224,14 @@ impl Fsm {
         if !gave_way || (a.stop.is_some() && !timed_out) {
             return false;
         }
-        let text = match self.promised(a) {
+        // A reservation of next week is no reason.
+        let due = self.promised(a).filter(|(_, by)| *by <= at + TOLD_LATE_MIN);
+        let for_nobody = early.is_some() && due.is_none();
+        let text = match due {
             Some((reservation, _)) => says(reservation),
-            None if early.is_some() => "its node had not heard that it has more time".to_owned(),
+            None if for_nobody => "its node had not heard that it has more time".to_owned(),
             None => "a reservation began on its GPUs".to_owned(),
         };
-        let for_nobody = early.is_some() && self.promised(a).is_none();
         let Some(a) = self.allocations.get_mut(id) else { return false };
         a.stop = None;
         if for_nobody {

@@ -49,6 +49,10 @@ impl Fsm {
         {
             allocation.time_limit_at = ends_at;
             allocation.own_limit_at = None;
+            allocation.reserved_over = false;
+            let attempt = allocation.id.clone();
+            // It may have had to leave for a reservation.
+            self.review_allocation(turn, &attempt);
         }
         let by = turn.actor.display_name();
         turn.say(Event::JobTimeLimitSet { job: id.clone(), limit, ends_at, by });

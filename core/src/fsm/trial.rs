@@ -118,13 +118,13 @@ impl Fsm {
             };
         }
         let Some(explained) = scheduler::explain(self, id) else {
-            let reason = view::job::job(self, &Plan::default(), job, None);
-            let begins = job.spec.begin.filter(|_| self.hold_of(id).is_none());
-            return JobTrial {
-                starts_at: begins,
-                reason: reason.map(|reason| reason.text(&NamesAt::now(self))),
-                ..JobTrial::default()
+            // What is free when it begins, nobody knows. And there is no job yet that somebody could release.
+            let reason = match self.hold_of(id) {
+                Some(_) => Some("held until it is released".to_owned()),
+                None => view::job::job(self, &Plan::default(), job, None)
+                    .map(|reason| reason.text(&NamesAt::now(self))),
             };
+            return JobTrial { reason, ..JobTrial::default() };
         };
         let victims = self.preemptions().get(id).into_iter().flat_map(|place| &place.victims);
         let leaving = victims.filter_map(|(attempt, until)| {

@@ -77,6 +77,12 @@ fn is_on_its_way(allocation: &Allocation) -> bool {
     matches!(why, Some(StopWhy::Evicted { .. }))
 }
 
+/// It is being stopped for others by its class; why they are no reason any more does not matter then.
+fn was_preempted(allocation: &Allocation) -> bool {
+    let why = allocation.stop.as_ref().map(|stop| &stop.why);
+    matches!(why, Some(StopWhy::Evicted { by_class: true, .. }))
+}
+
 /// Whether it would start elsewhere, so that a place is worth holding. One that is on its way is queued again before all
 /// new work, also without a checkpoint: without a place of its own it would take another one's.
 fn wants_a_place(fsm: &Fsm, allocation: &Allocation, job: &Job) -> bool {
@@ -88,6 +94,7 @@ fn wants_a_place(fsm: &Fsm, allocation: &Allocation, job: &Job) -> bool {
         && !allocation.causes.contains_key(&CauseKey::Owner)
         // It is queued again in its own class, behind the job that it leaves for.
         && !allocation.is_preempted()
+        && !was_preempted(allocation)
         && (fsm.evictions_frozen().is_none() || allocation.must_leave_by_decision())
 }
 

@@ -41,7 +41,7 @@ fn one_that_saves_nothing_has_had_its_time_after_three_hours_where_somebody_wait
     let text = &w.fsm.allocation(&a).unwrap().causes.values().next().unwrap().text;
     assert_eq!(text, "it named no time limit, and job-b of bob waits");
     w.pass(Millis::hours(1).saturating_sub(Millis(1)));
-    assert_eq!(w.state_of("a"), "running", "it is told an hour before");
+    assert_eq!(w.state_of("a"), "running", "its owner has an hour to name a limit");
     w.pass(Millis(1));
     assert_eq!(w.state_of("a"), "stopping");
     w.end(&a, AttemptEnd::Signaled { signal: 15 });

@@ -60,7 +60,10 @@ fn the_next_slot_is_when_the_job_has_left_for_certain_and_that_one_is_given() {
     let refused = w.reserve("bob", "r", 2, Millis::ZERO, Millis::hours(1)).unwrap_err();
     // In whole steps of five minutes, with time to ask for it.
     let next = next_free(&refused).unwrap();
-    assert!(next.0 % 300_000 == 0 && next >= w.now + TO_LEAVE + Millis::minutes(2), "{next:?}");
+    assert!(
+        next.0.is_multiple_of(300_000) && next >= w.now + TO_LEAVE + Millis::minutes(2),
+        "{next:?}"
+    );
     w.pass(Millis::secs(90));
     w.reserve("eve", "e", 2, next.since(w.now), Millis::hours(1)).unwrap();
     let (mut w, a) = full();
@@ -234,7 +237,7 @@ fn what_happens_while_it_stops_costs_it_nothing_either() {
     let end = end_of(&w, &a);
     w.pass(end.since(w.now));
     assert_eq!(w.state_of("a"), "stopping");
-    // Its node is looked at again in its grace.
+    // Its node reports something in its grace.
     w.conditions("titan01", vec![bad("titan01", 0, Severity::Degraded)]);
     w.end(&a, AttemptEnd::Signaled { signal: 15 });
     let left = w.fsm.job(&job("a")).unwrap();
@@ -269,4 +272,25 @@ fn it_is_not_asked_within_its_guarantee_and_gets_no_place_before_others() {
     };
     assert_eq!(asked.since(began), Millis::hours(2));
     assert!(crate::scheduler::plan(&w.fsm).held.is_empty(), "a place is held before all new work");
+}
+
+#[test]
+fn a_reservation_of_next_week_is_no_reason_for_what_its_node_did_alone() {
+    let mut w = World::with(&["titan01"]);
+    let mut spec = scavenger(JobSpec { restarts: 0, ..plain(1) });
+    spec.gpus.count = 4;
+    let a = w.run("a", spec, "titan01", &[0, 1, 2, 3]);
+    w.reserve("bob", "r", 1, Millis::hours(2), Millis::hours(1)).unwrap();
+    w.reserve("eve", "next", 4, Millis::days(7), Millis::hours(1)).unwrap();
+    let (epoch, at) = (w.fsm.allocation(&a).unwrap().epoch, end_of(&w, &a));
+    let release = ReservationCommand::Release { id: res("r") };
+    w.give(person("bob"), Command::Reservation(release)).unwrap();
+    w.pass(Millis::hours(3));
+    let stopped =
+        Report::StoppedAlone { allocation: a.clone(), epoch, why: StopWhy::TimeLimit, at };
+    w.report("titan01", stopped).unwrap();
+    w.end(&a, AttemptEnd::Signaled { signal: 15 });
+    let left = w.fsm.job(&job("a")).unwrap();
+    assert_eq!((left.state.word(), left.restarts_used), ("queued", 0));
+    assert!(left.preempted_at.is_empty(), "nobody wanted its GPUs");
 }

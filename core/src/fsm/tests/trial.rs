@@ -113,11 +113,11 @@ fn a_job_in_a_reservation_is_said_to_be_there() {
 fn a_job_that_is_held_or_begins_later_is_not_in_the_queue() {
     let w = World::with(&["titan01"]);
     let said = trial(&w, "ada", JobSpec { hold: true, ..plain(1) }).unwrap();
-    let reason = "held by ada; release it: fleet job release job-new".to_owned();
+    let reason = "held until it is released".to_owned();
     assert_eq!(said, JobTrial { reason: Some(reason), ..JobTrial::default() });
     let begin = Some(START + Millis::hours(5));
     let said = trial(&w, "ada", JobSpec { begin, ..plain(1) }).unwrap();
-    assert_eq!((said.starts_at, said.place), (begin, None));
+    assert_eq!((said.starts_at, said.place), (None, None));
     assert_eq!(said.reason.as_deref(), Some("begins in 5h at the earliest (--begin)"));
 }
 
