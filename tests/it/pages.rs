@@ -368,6 +368,8 @@ fn classes(typist: &Typist<'_>) -> Result<()> {
         "fleet run -G 1 -t 20h --dry-run -- python3 train.py",
         "fleet run -d --hold -G 1 -- python3 train.py",
         "fleet job hold @last",
+        // One that waits, so that it has not ended yet.
+        "fleet job set @last -t 20h",
         "fleet job release @last",
         "fleet run -d -G 1 --class scavenger --checkpoint-dir ckpt -- python3 train.py",
         "fleet job set @last --class normal",
