@@ -15,7 +15,7 @@ pub(crate) struct Share {
     pub(crate) wanted: f64,
     pub(crate) due: f64,
     pub(crate) received: f64,
-    /// Some job of theirs waited at any time of the window.
+    /// At every moment of the window some job of theirs waited.
     pub(crate) waited_throughout: bool,
 }
 
