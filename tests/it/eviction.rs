@@ -227,6 +227,7 @@ fn without_a_limit(lab: &Lab) -> Result<()> {
     let reason = leaves["reason"].as_str().unwrap_or_default();
     let waits = format!("it named no time limit, and {other} of nobody waits");
     ensure!(reason.contains(&waits), "{leaves}");
+    ensure!(reason.contains(&format!("fleet job set {id} -t TIME")), "{leaves}");
     let ended = lab.job_ended(&other, LATER)?;
     ensure!(ended["state"] == "completed", "{ended}");
     ensure!(!is_final(&lab.job(&id)?), "it had ended by itself");

@@ -212,7 +212,7 @@ pub(super) async fn extend(context: &Context, args: &ExtendArgs) -> Result<Exit,
     let reservation = Reservation::from(changed.unwrap_or_default());
     let window = window_shown(&reservation, &context.clock);
     say(&format!("{}: {} {window}", reservation.id, reservation.gpus_shown()));
-    say_who_leaves(&reservation, &context.clock);
+    say_who_leaves(&reservation, "leaves", &context.clock);
     let new_end = reservation.ends_at.filter(|_| longer_by_ms > 0);
     let old_end_ms = new_end.map(|end| end.0.saturating_sub(longer_by_ms));
     let change = old_end_ms.and_then(|end| across_a_change(&context.clock, end, longer_by_ms));

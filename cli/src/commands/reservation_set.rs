@@ -44,14 +44,14 @@ pub(super) async fn run(context: &Context, args: &ReservationSetArgs) -> Result<
     let shown = shown(&reservation, &context.clock);
     if args.dry_run {
         say(&format!("would change {id}: {shown}; nothing was changed"));
-        say_who_leaves(&reservation, &context.clock);
+        say_who_leaves(&reservation, "would leave", &context.clock);
         if !printer.for_people() {
             print(&printer.one(&reservation)?)?;
         }
         return Ok(Exit::Done);
     }
     say(&format!("{id}: {shown}"));
-    say_who_leaves(&reservation, &context.clock);
+    say_who_leaves(&reservation, "leaves", &context.clock);
     note_unconfirmed(&reservation);
     print(&printer.changed(&[reservation], |r| &r.id)?)?;
     Ok(Exit::Done)

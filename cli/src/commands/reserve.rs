@@ -78,7 +78,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     let gpus = reservation.gpus_shown();
     if args.dry_run {
         say(&format!("would reserve {gpus} {window}; nothing was reserved"));
-        say_who_leaves(&reservation, &context.clock);
+        say_who_leaves(&reservation, "would leave", &context.clock);
         // It has no id that could be printed.
         if !printer.for_people() {
             print(&printer.one(&reservation)?)?;
@@ -86,7 +86,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
         return Ok(Exit::Done);
     }
     say(&format!("reserved {gpus} {window}"));
-    say_who_leaves(&reservation, &context.clock);
+    say_who_leaves(&reservation, "leaves", &context.clock);
     if let Some(reason) = &reservation.reason {
         say(reason);
     }
@@ -94,11 +94,11 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     Ok(Exit::Done)
 }
 
-/// The jobs that run on its GPUs now and leave before it begins.
-pub(super) fn say_who_leaves(reservation: &Reservation, clock: &Clock) {
+/// The jobs that run on its GPUs now and leave before it begins; in a dry run they would.
+pub(super) fn say_who_leaves(reservation: &Reservation, verb: &str, clock: &Clock) {
     for leaves in &reservation.leaves_first {
         let by = leaves.by.map(|by| clock.day_and_minute(by.0)).unwrap_or_default();
-        say(&format!("{} of {} leaves by {by}", leaves.job, leaves.owner));
+        say(&format!("{} of {} {verb} by {by}", leaves.job, leaves.owner));
     }
 }
 

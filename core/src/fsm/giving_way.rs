@@ -102,13 +102,11 @@ impl Fsm {
             let job = self.jobs.get(&a.job)?;
             let own = a.own_limit_at.or(a.time_limit_at)? + job.spec.stop_grace;
             let there = a.gpus.iter().any(|gpu| gpus.contains(gpu)) && own > window.starts_at;
-            let parent = a.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
-            let of_before = a.epoch.incarnation < self.incarnation;
             // It leaves for an earlier one.
             let earlier = self.promised(a).is_some_and(|(other, _)| {
                 other.id != r.id && other.wanted().window.starts_at < window.starts_at
             });
-            let leaves = there && parent.is_none() && !of_before && !earlier;
+            let leaves = there && self.stands_alone(a) && !earlier;
             leaves.then_some((job, window.starts_at))
         };
         self.allocations.on(&node).filter_map(leaves).collect()
@@ -121,9 +119,7 @@ impl Fsm {
 
     /// The end of a running attempt and what it is from now on, where that is another one; and for which reservation.
     fn new_end(&self, a: &Allocation) -> Option<(Timestamp, Timestamp, Option<ReservationId>)> {
-        let parent = a.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
-        let of_before = a.epoch.incarnation < self.incarnation;
-        if a.stop.is_some() || a.gpus.is_empty() || parent.is_some() || of_before {
+        if a.stop.is_some() || !self.stands_alone(a) {
             return None;
         }
         let at = a.time_limit_at.filter(|at| *at > self.now)?;
@@ -134,11 +130,16 @@ impl Fsm {
         (until != at).then_some((at, until, by))
     }
 
-    /// It holds GPUs outside of any reservation and has not started.
-    fn is_in_preparation(&self, a: &Allocation) -> bool {
+    /// It holds GPUs outside of any reservation, since the last restore.
+    fn stands_alone(&self, a: &Allocation) -> bool {
         let parent = a.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
         let of_before = a.epoch.incarnation < self.incarnation;
-        a.started_at.is_none() && !a.gpus.is_empty() && parent.is_none() && !of_before
+        !a.gpus.is_empty() && parent.is_none() && !of_before
+    }
+
+    /// And has not started.
+    fn is_in_preparation(&self, a: &Allocation) -> bool {
+        a.started_at.is_none() && self.stands_alone(a)
     }
 
     fn saves(&self, a: &Allocation) -> bool {

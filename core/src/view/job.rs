@@ -79,6 +79,8 @@ pub struct Leaving {
     pub how: LeavingHow,
     /// It leaves within this time, saved or not.
     pub within: Option<Millis>,
+    /// It stays if its owner names a time limit.
+    pub keeps_with_a_limit: Option<JobId>,
 }
 
 /// What a job that must leave waits for.
@@ -204,7 +206,15 @@ fn leaving(
         causes: allocation.causes.values().map(|cause| cause.text.clone()).collect(),
         how,
         within: deferral.deadline.map(|at| at.since(fsm.now())),
+        keeps_with_a_limit: for_want_of_a_limit(fsm, job, allocation).then(|| job.id.clone()),
     }
+}
+
+/// Whether it leaves for a job of its own class alone, which it does only because it named no time limit.
+fn for_want_of_a_limit(fsm: &Fsm, job: &Job, allocation: &Allocation) -> bool {
+    let other = fsm.leaves_for(&allocation.id).and_then(|(other, _)| fsm.job(other));
+    let same_class = other.is_some_and(|other| other.spec.class == job.spec.class);
+    same_class && allocation.causes.len() == 1 && !job.spec.time_limit_given
 }
 
 /// A job that says where it saves and has saved nothing for long.

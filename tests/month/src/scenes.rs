@@ -63,7 +63,7 @@ fn comes_back(bug: Option<Bug>) -> Measured {
     let share = shares(&month, &record, window)[heavy];
     let value = share.received / share.due.max(0.01);
     let violations = record.violations.len();
-    Measured { what: "share of the share due", value, holds: value >= SHARE_MIN, violations }
+    Measured { what: "part of the share due", value, holds: value >= SHARE_MIN, violations }
 }
 
 /// Scavengers fill the fleet; every second one never saves, the others save each ten minutes. From the second day on

@@ -123,9 +123,13 @@ impl Leaving {
             LeavingHow::HeldBack(why) => format!("should leave ({causes}) but {why}"),
             LeavingHow::NextCheckpoint => format!("leaves at its next checkpoint ({causes})"),
         };
-        match self.within {
-            Some(within) => format!("{what}; leaves within {within} at the latest"),
-            None => what,
+        let mut said = what;
+        if let Some(within) = self.within {
+            said.push_str(&format!("; leaves within {within} at the latest"));
         }
+        if let Some(job) = &self.keeps_with_a_limit {
+            said.push_str(&format!("; to keep its place: fleet job set {job} -t TIME"));
+        }
+        said
     }
 }

@@ -216,10 +216,26 @@ fn an_obstacle_offers_what_would_start_now() {
 }
 
 #[test]
+fn a_job_without_a_limit_says_what_keeps_its_place() {
+    let leaving = Leaving {
+        causes: vec!["it named no time limit, and job-b of bob waits".to_owned()],
+        how: LeavingHow::NextCheckpoint,
+        within: Some(Millis::minutes(59)),
+        keeps_with_a_limit: Some(JobId::parse("job-a").unwrap()),
+    };
+    assert_eq!(
+        JobReason::Leaving(leaving).text(&known()),
+        "leaves at its next checkpoint (it named no time limit, and job-b of bob waits); \
+         leaves within 59m at the latest; to keep its place: fleet job set job-a -t TIME"
+    );
+}
+
+#[test]
 fn a_job_that_must_leave_says_where_it_goes_and_by_when() {
     let leaving = |how, within| {
         let causes = vec!["drain of titan01".to_owned()];
-        JobReason::Leaving(Leaving { causes, how, within }).text(&known())
+        let keeps_with_a_limit = None;
+        JobReason::Leaving(Leaving { causes, how, within, keeps_with_a_limit }).text(&known())
     };
     let moves = LeavingHow::Moves { node: node("titan01"), gpus: vec![gpu(1), gpu(2)] };
     assert_eq!(
