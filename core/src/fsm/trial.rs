@@ -63,8 +63,7 @@ impl Fsm {
         self.try_command(actor, now, JobCommand::Submit(Box::new(wish)))?;
         let leader = Actor::controller();
         for _ in 0..ROUNDS_MAX {
-            let waits = self.job(&id).is_some_and(|job| job.state == JobState::Queued);
-            if !waits || self.preemptions().contains_key(&id) {
+            if self.job(&id).is_none_or(|job| job.state != JobState::Queued) {
                 break;
             }
             let Next { placements, first, preempt, look_at } = scheduler::next(&self);

@@ -150,50 +150,67 @@ fn a_trial_is_refused_as_a_submission_is() {
     assert!(matches!(for_bob, Err(Rejection::Denied { .. })));
 }
 
-/// Jobs that are there before: how many GPUs, how many hours, of which user, and of which class.
-fn before() -> impl Strategy<Value = Vec<(u32, u64, bool, bool)>> {
-    proptest::collection::vec((0..5_u32, 1..30_u64, any::<bool>(), any::<bool>()), 0..12)
+/// A job that is there before: how many GPUs, how many hours, whether a scavenger, and whether of ada.
+type Before = (u32, u64, bool, bool);
+
+/// What a trial says of a job of ada's is what happens to it if it is submitted then.
+fn comes_true(jobs: Vec<Before>, gpus: u32, hours: u64) -> Result<(), TestCaseError> {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let of = |gpus: u32, hours: u64, low: bool| JobSpec {
+        time_limit: Millis::hours(hours),
+        class: ClassName::parse(if low { "scavenger" } else { "normal" }).unwrap(),
+        ..plain(gpus)
+    };
+    for (n, (gpus, hours, low, by_ada)) in jobs.into_iter().enumerate() {
+        let who = if by_ada { "ada" } else { "bob" };
+        w.submit(who, &format!("j{n}"), of(gpus, hours, low)).unwrap();
+        lead(&mut w);
+        if let Some(a) = w.fsm.job(&job(&format!("j{n}"))).unwrap().allocation().cloned() {
+            w.start(&a);
+        }
+        w.pass(Millis::minutes(20));
+        lead(&mut w);
+    }
+    let spec = of(gpus, hours, false);
+    let said = trial(&w, "ada", spec.clone()).unwrap();
+    w.submit("ada", "new", spec).unwrap();
+    lead(&mut w);
+    let new = w.fsm.job(&job("new")).unwrap();
+    let attempt = new.allocation().and_then(|id| w.fsm.allocation(id));
+    prop_assert_eq!(said.starts_now, attempt.is_some());
+    match attempt {
+        Some(a) => prop_assert_eq!(said.at, Some((a.node.clone(), a.gpus.clone()))),
+        None => {
+            let waits = &scheduler::explain(&w.fsm, &job("new")).unwrap();
+            prop_assert_eq!(said.place, Some(waits.place));
+            prop_assert_eq!(said.starts_at, waits.earliest);
+            let freed = w.fsm.preemptions().get(&job("new"));
+            let leave = freed.map_or(0, |place| place.victims.len());
+            prop_assert_eq!(said.leaving.len(), leave);
+        }
+    }
+    Ok(())
+}
+
+/// The job gets a place that others leave for, and then the one that waited before it gets one too and is listed first.
+#[test]
+fn a_trial_runs_until_the_plan_rests() {
+    let scavengers = [(1, 2, true, false), (3, 2, true, false), (4, 2, true, false)];
+    let others = [(1, 1, true, false), (1, 1, false, true), (0, 1, false, false)];
+    comes_true([scavengers, others].concat(), 1, 1).unwrap();
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// What a trial says is what happens to the job if it is submitted then.
     #[test]
-    fn what_a_trial_says_comes_true(jobs in before(), gpus in 0..5_u32, hours in 1..30_u64) {
-        let mut w = World::with(&["titan01", "titan02"]);
-        let of = |gpus: u32, hours: u64, low: bool| JobSpec {
-            time_limit: Millis::hours(hours),
-            class: ClassName::parse(if low { "scavenger" } else { "normal" }).unwrap(),
-            ..plain(gpus)
-        };
-        for (n, (gpus, hours, low, by_ada)) in jobs.into_iter().enumerate() {
-            let who = if by_ada { "ada" } else { "bob" };
-            w.submit(who, &format!("j{n}"), of(gpus, hours, low)).unwrap();
-            lead(&mut w);
-            if let Some(a) = w.fsm.job(&job(&format!("j{n}"))).unwrap().allocation().cloned() {
-                w.start(&a);
-            }
-            w.pass(Millis::minutes(20));
-            lead(&mut w);
-        }
-        let spec = of(gpus, hours, false);
-        let said = trial(&w, "ada", spec.clone()).unwrap();
-        w.submit("ada", "new", spec).unwrap();
-        lead(&mut w);
-        let new = w.fsm.job(&job("new")).unwrap();
-        let attempt = new.allocation().and_then(|id| w.fsm.allocation(id));
-        prop_assert_eq!(said.starts_now, attempt.is_some());
-        match attempt {
-            Some(a) => prop_assert_eq!(said.at, Some((a.node.clone(), a.gpus.clone()))),
-            None => {
-                let waits = &scheduler::explain(&w.fsm, &job("new")).unwrap();
-                prop_assert_eq!(said.place, Some(waits.place));
-                prop_assert_eq!(said.starts_at, waits.earliest);
-                let freed = w.fsm.preemptions().get(&job("new"));
-                let leave = freed.map_or(0, |place| place.victims.len());
-                prop_assert_eq!(said.leaving.len(), leave);
-            }
-        }
+    fn what_a_trial_says_comes_true(
+        jobs in proptest::collection::vec(
+            (0..5_u32, 1..30_u64, any::<bool>(), any::<bool>()), 0..12,
+        ),
+        gpus in 0..5_u32,
+        hours in 1..30_u64,
+    ) {
+        comes_true(jobs, gpus, hours)?;
     }
 }
