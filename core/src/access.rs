@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::ReservationId;
+use crate::feed::{Feed, FeedScope};
+use crate::id::{FeedId, ReservationId};
 use crate::name::{NodeName, UserName};
 use crate::time::{Millis, Timestamp};
 use crate::word::words;
@@ -126,6 +127,9 @@ pub struct Access {
     pub accounts: BTreeMap<UserName, Account>,
     /// The code that each user asked for last, until it is used or another one runs out.
     pub login_codes: BTreeMap<UserName, LoginCode>,
+    /// Calendar feeds, until they are removed or their users are shut out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub feeds: BTreeMap<FeedId, Feed>,
     /// Nodes whose word counts more or less than [`Vouching::default`].
     pub vouching: BTreeMap<NodeName, Vouching>,
     /// Rises whenever who is let in may have changed.
@@ -231,6 +235,16 @@ pub enum AccessEvent {
         sessions: Vec<String>,
         by: String,
     },
+    FeedCreated {
+        feed: FeedId,
+        user: UserName,
+        scope: FeedScope,
+    },
+    FeedsEnded {
+        user: UserName,
+        feeds: Vec<FeedId>,
+        by: String,
+    },
     CertificatesRevoked {
         holder: CertificateHolder,
         serials: Vec<String>,
@@ -286,6 +300,11 @@ impl AccessEvent {
                 objects.extend(via.iter().map(ToString::to_string));
                 objects
             }
+            E::FeedCreated { feed, user, .. } => vec![feed.to_string(), user.to_string()],
+            E::FeedsEnded { user, feeds, .. } => {
+                let feeds = feeds.iter().map(ToString::to_string);
+                feeds.chain([user.to_string()]).collect()
+            }
             E::LoginOffered { user, .. }
             | E::SessionsEnded { user, .. }
             | E::UserDisabled { user, .. }
@@ -321,6 +340,13 @@ impl std::fmt::Display for AccessEvent {
             E::SessionsEnded { user, sessions, by } => {
                 let count = sessions.len();
                 write!(f, "{count} sessions of {user} ended by {by}")
+            }
+            E::FeedCreated { feed, user, scope } => {
+                write!(f, "{user} created calendar feed {feed}: {scope}")
+            }
+            E::FeedsEnded { user, feeds, by } => {
+                let feeds: Vec<&str> = feeds.iter().map(FeedId::as_str).collect();
+                write!(f, "calendar feeds of {user} ended by {by}: {}", feeds.join(", "))
             }
             E::CertificatesRevoked { holder, serials, by, reason } => {
                 let count = serials.len();

@@ -116,6 +116,10 @@ text_id!(
     TokenId, "join token", "token-"
 );
 text_id!(
+    /// A calendar feed. Names the feed; never contains its secret.
+    FeedId, "calendar feed", "feed-"
+);
+text_id!(
     /// One fleet: chosen at `fleet-controller init`, part of every certificate.
     ClusterId, "cluster", "fleet-"
 );

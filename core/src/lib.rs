@@ -20,6 +20,7 @@ pub mod desired;
 pub mod ending;
 pub mod event;
 pub mod fair_share;
+pub mod feed;
 pub mod fsm;
 pub mod gpu;
 pub mod health;

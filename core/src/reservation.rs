@@ -96,6 +96,9 @@ pub struct Reservation {
     /// The newest of these changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<LastChange>,
+    /// When it was cancelled or released, if that was before the end of its window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Timestamp>,
     /// The series that it was made with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub series: Option<Series>,
@@ -175,6 +178,14 @@ impl Reservation {
     pub(crate) fn mark_changed(&mut self, by: String, at: Timestamp) {
         self.revision += 1;
         self.changed = Some(LastChange { by, at });
+    }
+
+    /// Says that it is over before its window is. Only the first time counts.
+    pub(crate) fn mark_released(&mut self, by: String, at: Timestamp) {
+        if self.released_at.is_none() && at < self.window.ends_at {
+            self.released_at = Some(at);
+            self.mark_changed(by, at);
+        }
     }
 
     /// The time it takes from others: its window, and whatever its agent may still go by.

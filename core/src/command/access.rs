@@ -1,10 +1,22 @@
-//! Commands about who may come in: certificates, sessions of browsers, accounts.
+//! Commands about who may come in: certificates, sessions of browsers, accounts, calendar feeds.
 
 use serde::{Deserialize, Serialize};
 
 use crate::access::{CertificateHolder, Login, Vouching};
+use crate::feed::FeedScope;
+use crate::id::FeedId;
 use crate::name::{NodeName, UserName};
 use crate::time::Timestamp;
+
+/// A secret address at which programs for calendars read reservations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateFeed {
+    pub id: FeedId,
+    /// Of the secret part of the address, hexadecimal.
+    pub sha256: String,
+    pub user: UserName,
+    pub scope: FeedScope,
+}
 
 /// What is decided or recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +79,12 @@ pub enum AccessCommand {
         user: UserName,
         session: Option<String>,
     },
+    /// A calendar feed for the user who asks.
+    CreateFeed(CreateFeed),
+    /// Nobody reads the feed any more.
+    RemoveFeed {
+        feed: FeedId,
+    },
 }
 
 impl AccessCommand {
@@ -84,6 +102,8 @@ impl AccessCommand {
             AccessCommand::OfferLogin { .. } => "offer_login",
             AccessCommand::BeginSession { .. } => "begin_session",
             AccessCommand::EndSessions { .. } => "end_sessions",
+            AccessCommand::CreateFeed(_) => "create_feed",
+            AccessCommand::RemoveFeed { .. } => "remove_feed",
         }
     }
 }

@@ -26,7 +26,7 @@ mod report;
 mod reservations;
 mod tokens;
 
-pub use access::AccessCommand;
+pub use access::{AccessCommand, CreateFeed};
 pub use audit::{AuditCommand, RefusedRequests};
 pub use authority::AuthorityCommand;
 pub use classes::ClassCommand;

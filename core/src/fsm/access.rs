@@ -183,6 +183,7 @@ impl Fsm {
     fn revoke(&mut self, turn: &mut Turn<'_>, holder: &CertificateHolder, reason: &str) {
         if let CertificateHolder::User { name } = holder {
             self.access.login_codes.remove(name);
+            self.end_feeds(turn, |_, feed| feed.user == *name);
         }
         let serials: Vec<String> = self
             .access
@@ -225,6 +226,7 @@ impl Fsm {
     /// Those that only this node's word stands behind.
     fn revoke_vouched(&mut self, turn: &mut Turn<'_>, node: &NodeName, reason: &str) {
         self.access.login_codes.retain(|_, code| code.via.as_ref() != Some(node));
+        self.end_feeds(turn, |_, feed| feed.via.as_ref() == Some(node));
         let mut by_holder = std::collections::BTreeMap::<CertificateHolder, Vec<String>>::new();
         for (serial, issued) in &self.access.issued {
             if issued.via.as_ref() == Some(node) {

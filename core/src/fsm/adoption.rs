@@ -412,6 +412,7 @@ impl Fsm {
             undone: false,
             revision: 1,
             changed: None,
+            released_at: None,
             series: None,
             next: None,
         };

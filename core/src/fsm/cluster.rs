@@ -33,7 +33,7 @@ impl Fsm {
         }
         self.cluster = Some(cluster.clone());
         self.incarnation = incarnation;
-        // What ended sessions after the backup is not known any more.
+        // Nobody knows which sessions and feeds were ended after the backup.
         self.forget_sessions();
         // A restored cluster begins with one controller; none of the old ones speaks for it.
         self.roster.members.clear();

@@ -33,6 +33,7 @@ mod ending;
 mod ends;
 mod eviction;
 mod fair_share;
+mod feeds;
 mod giving_way;
 mod holds;
 mod import;

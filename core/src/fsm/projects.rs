@@ -108,7 +108,7 @@ impl Fsm {
         self.limits.keys().chain(named)
     }
 
-    fn is_project(&self, name: &ProjectName) -> bool {
+    pub(super) fn is_project(&self, name: &ProjectName) -> bool {
         *name == ProjectName::default_project() || self.projects.contains_key(name)
     }
 

@@ -345,9 +345,11 @@ impl Fsm {
         }
         let (by, node) = (turn.actor.display_name(), reservation.node.clone());
         turn.say(Event::WindowWithdrawn { reservation: id.clone(), node, by: by.clone() });
-        // A place that it waits for is free at once: no agent knows of it.
+        let now = self.now;
         if let Some(mut reservation) = self.reservations.get_mut(id) {
+            // A place that it waits for is free at once: no agent knows of it.
             reservation.next = None;
+            reservation.mark_released(by.clone(), now);
         }
         self.revise(turn, id, Some(Withdrawal::Cancelled { by }));
     }
@@ -459,9 +461,11 @@ impl Fsm {
 
     /// Stops what runs under it and takes the lease back; it has ended when the GPUs are empty.
     pub(super) fn end_reservation(&mut self, turn: &mut Turn<'_>, id: &ReservationId, why: &str) {
+        let (by, now) = (turn.actor.display_name(), self.now);
         let Some(mut reservation) = self.reservations.get_mut(id) else { return };
         reservation.state = ReservationState::Ending;
         reservation.reason = Some(why.to_owned());
+        reservation.mark_released(by, now);
         let (lease, node) = (reservation.lease.clone(), reservation.node.clone());
         let ended = reservation.clone();
         drop(reservation);
@@ -544,7 +548,11 @@ impl Fsm {
         reason: Option<String>,
     ) {
         self.charge_what_its_node_opened(id);
+        let (by, now) = (turn.actor.display_name(), self.now);
         let Some(mut reservation) = self.reservations.get_mut(id) else { return };
+        if state == ReservationState::Cancelled {
+            reservation.mark_released(by, now);
+        }
         reservation.state = state;
         reservation.reason = reason;
         reservation.lease = None;
@@ -606,6 +614,7 @@ pub(super) fn scheduled(
         undone: false,
         revision: 1,
         changed: None,
+        released_at: None,
         series: None,
         next: None,
     }

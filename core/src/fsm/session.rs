@@ -26,6 +26,15 @@ impl Fsm {
         sha256: &str,
     ) -> Result<Option<NodeName>, Rejection> {
         check_sha256("sha256", sha256)?;
+        self.check_user_asks(actor, user)
+    }
+
+    /// The node whose word stands behind a user who asks for something that lasts longer than the request.
+    pub(super) fn check_user_asks(
+        &self,
+        actor: &Actor,
+        user: &UserName,
+    ) -> Result<Option<NodeName>, Rejection> {
         self.check_enabled(user)?;
         let Some(serial) = &actor.serial else { return Ok(None) };
         let Some(shown) = self.access.issued.get(serial) else {
@@ -105,9 +114,10 @@ impl Fsm {
         Ok(Reply::SessionBegan { user, not_after })
     }
 
-    /// All browsers log in again.
+    /// All browsers log in again, and all calendars subscribe again.
     pub(super) fn forget_sessions(&mut self) {
         self.access.login_codes.clear();
+        self.access.feeds.clear();
         self.access.issued.retain(|_, issued| !issued.is_session());
         self.access.version += 1;
     }
@@ -136,7 +146,7 @@ impl Fsm {
     }
 }
 
-fn check_sha256(field: &str, text: &str) -> Result<(), Rejection> {
+pub(super) fn check_sha256(field: &str, text: &str) -> Result<(), Rejection> {
     if text.len() == SHA256_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(());
     }

@@ -409,6 +409,7 @@ impl Fsm {
                 closed_at: None,
             }),
             usage: Usage::default(),
+            released_at: None,
             next: None,
             ..self.as_first_reserved(node, report)
         };
@@ -470,6 +471,7 @@ impl Fsm {
             undone: false,
             revision: 1,
             changed: None,
+            released_at: None,
             series: None,
             next: None,
         }

@@ -1,4 +1,4 @@
-//! Commands about who may come in: certificates, sessions of browsers, accounts.
+//! Commands about who may come in: certificates, sessions of browsers, accounts, calendar feeds.
 
 use super::{Act, Rule, admin, controller, denied, owner_or_admin};
 use crate::access::CertificateHolder;
@@ -11,7 +11,7 @@ use crate::rejection::Rejection;
 use crate::reply::Reply;
 
 impl Act for AccessCommand {
-    fn who_may(&self, _fsm: &Fsm, actor: &Actor) -> Result<Rule, Rejection> {
+    fn who_may(&self, fsm: &Fsm, actor: &Actor) -> Result<Rule, Rejection> {
         match self {
             AccessCommand::RecordCertificate { holder, via, .. } => {
                 may_have(actor, holder, via.as_ref())
@@ -23,6 +23,10 @@ impl Act for AccessCommand {
             | AccessCommand::DisableUser { .. }
             | AccessCommand::EnableUser { .. } => admin(actor),
             AccessCommand::OfferLogin { user, .. } => may_offer(actor, user),
+            AccessCommand::CreateFeed(wish) => may_subscribe(actor, &wish.user),
+            AccessCommand::RemoveFeed { feed } => {
+                owner_or_admin(actor, fsm.access().feeds.get(feed).map(|feed| &feed.user))
+            }
             AccessCommand::EndSessions { user, .. } => owner_or_admin(actor, Some(user)),
             AccessCommand::RecordLogins { .. } | AccessCommand::BeginSession { .. } => {
                 controller(actor)
@@ -42,6 +46,7 @@ impl Act for AccessCommand {
             AccessCommand::BeginSession { sha256, session } => {
                 fsm.check_session(sha256, session).map(drop)
             }
+            AccessCommand::CreateFeed(wish) => fsm.check_feed(actor, wish).map(drop),
             AccessCommand::RevokeNode { .. }
             | AccessCommand::RemoveNode { .. }
             | AccessCommand::RevokeUser { .. }
@@ -49,6 +54,7 @@ impl Act for AccessCommand {
             | AccessCommand::DisableUser { .. }
             | AccessCommand::EnableUser { .. }
             | AccessCommand::EndSessions { .. }
+            | AccessCommand::RemoveFeed { .. }
             | AccessCommand::RecordLogins { .. } => Ok(()),
         }
     }
@@ -65,6 +71,8 @@ impl Act for AccessCommand {
             | AccessCommand::OfferLogin { .. }
             | AccessCommand::BeginSession { .. }
             | AccessCommand::EndSessions { .. }
+            | AccessCommand::CreateFeed(_)
+            | AccessCommand::RemoveFeed { .. }
             | AccessCommand::RecordLogins { .. } => false,
         }
     }
@@ -93,22 +101,31 @@ impl Act for AccessCommand {
             AccessCommand::EndSessions { user, session } => {
                 fsm.end_sessions(turn, user, session.as_deref())
             }
+            AccessCommand::CreateFeed(wish) => fsm.create_feed(turn, wish),
+            AccessCommand::RemoveFeed { feed } => fsm.remove_feed(turn, feed),
         }
     }
 }
 
 /// A browser logs in as who asks. A session does not give another one: it would never run out.
 fn may_offer(actor: &Actor, user: &UserName) -> Result<Rule, Rejection> {
+    that_user_at_a_terminal(actor, user)
+        .ok_or_else(|| denied("the user who logs in, with `fleet web` in a terminal,"))
+}
+
+/// A feed outlives a session, so a session does not give one.
+fn may_subscribe(actor: &Actor, user: &UserName) -> Result<Rule, Rejection> {
+    that_user_at_a_terminal(actor, user)
+        .ok_or_else(|| denied("the user of the feed, with `fleet calendar feed` in a terminal,"))
+}
+
+fn that_user_at_a_terminal(actor: &Actor, user: &UserName) -> Option<Rule> {
     let proven = match actor.method {
         AuthMethod::LocalSocket | AuthMethod::Certificate => true,
         AuthMethod::Session | AuthMethod::JoinToken | AuthMethod::Internal => false,
     };
-    match &actor.who {
-        Who::User { name, .. } if proven && name == user => Ok("that_user"),
-        Who::User { .. } | Who::Node { .. } | Who::Controller => {
-            Err(denied("the user who logs in, with `fleet web` in a terminal,"))
-        }
-    }
+    let is_that_user = matches!(&actor.who, Who::User { name, .. } if name == user);
+    (proven && is_that_user).then_some("that_user")
 }
 
 /// A certificate for oneself, or as a node for one of its users. A user's certificate does not give

@@ -18,15 +18,16 @@ use crate::checkpoint::{CheckpointNote, Content, RestartFrom};
 use crate::class::ClassChange;
 use crate::command::{
     AccessCommand, AdmitController, AuditCommand, ClassCommand, ClusterCommand, Command,
-    ControllerCommand, CreateControllerToken, CreateJoinToken, CreateReservation, EndingCommand,
-    Envelope, FirstPlace, GpuCommand, JobCommand, LimitsCommand, NodeCommand, Preempt,
-    ProjectCommand, RebootCommand, RefusedRequests, Report, ReservationChange, ReservationCommand,
-    TokenCommand,
+    ControllerCommand, CreateControllerToken, CreateFeed, CreateJoinToken, CreateReservation,
+    EndingCommand, Envelope, FirstPlace, GpuCommand, JobCommand, LimitsCommand, NodeCommand,
+    Preempt, ProjectCommand, RebootCommand, RefusedRequests, Report, ReservationChange,
+    ReservationCommand, TokenCommand,
 };
 use crate::ending::{EndPolicy, GpuHolder, HolderStep, WindowUse};
+use crate::feed::FeedScope;
 use crate::gpu::Presence;
 use crate::health::Severity;
-use crate::id::{ImportId, SeriesId, TokenId};
+use crate::id::{FeedId, ImportId, SeriesId, TokenId};
 use crate::image::ImageUsed;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
@@ -51,7 +52,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 77, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 79, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -692,6 +693,11 @@ fn access(w: &mut World) {
     };
     let reason = || "for the record".to_owned();
     let agent = || super::world::agent("titan01");
+    let feed = |id: &str, of: &str, scope| {
+        let id = FeedId::parse(&format!("feed-{id}")).unwrap();
+        let sha256 = format!("{:0>64}", hex::encode(id.suffix()));
+        AccessCommand::CreateFeed(CreateFeed { id, sha256, user: user(of), scope })
+    };
     let all = [
         (agent(), certificate("0a", titan, None, not_after)),
         (agent(), certificate("0b", ada(), Some(node("titan01")), not_after)),
@@ -716,6 +722,13 @@ fn access(w: &mut World) {
             AccessCommand::BeginSession { sha256: "c1".repeat(32), session: "5f".repeat(32) },
         ),
         (person("eve"), AccessCommand::OfferLogin { user: user("eve"), sha256: "c2".repeat(32) }),
+        (person("eve"), feed("a", "eve", FeedScope::Mine)),
+        (person("eve"), feed("b", "eve", FeedScope::Node { name: node("titan01") })),
+        (
+            person("ada"),
+            feed("c", "ada", FeedScope::Project { name: ProjectName::default_project() }),
+        ),
+        (person("eve"), AccessCommand::RemoveFeed { feed: FeedId::parse("feed-b").unwrap() }),
         (person("ada"), AccessCommand::RevokeUser { user: user("ada"), reason: reason() }),
         (person("root"), AccessCommand::RevokeNode { node: node("titan01"), reason: reason() }),
         (

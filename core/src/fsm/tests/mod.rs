@@ -14,6 +14,7 @@ mod ending;
 mod endurance;
 mod eviction;
 mod fair_share;
+mod feeds;
 mod giving_way;
 mod golden;
 mod holds;

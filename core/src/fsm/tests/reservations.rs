@@ -34,6 +34,33 @@ fn a_reservation_starts_holds_and_ends_by_time() {
 }
 
 #[test]
+fn one_that_is_over_before_its_window_says_when_and_that_it_changed() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "cancelled", 1, Millis::days(9), Millis::hours(1)).unwrap();
+    w.reserve("ada", "released", 1, Millis::ZERO, Millis::hours(8)).unwrap();
+    w.reserve("ada", "over", 1, Millis::ZERO, Millis::hours(1)).unwrap();
+    w.pass(Millis::minutes(30));
+    for name in ["cancelled", "released"] {
+        let release = ReservationCommand::Release { id: res(name) };
+        for _ in 0..2 {
+            // The second one is refused, or changes nothing.
+            drop(w.give(person("root"), Command::Reservation(release.clone())));
+        }
+    }
+    let at = w.now;
+    w.pass(Millis::hours(1));
+    for (name, revision, released_at, by) in [
+        ("cancelled", 2, Some(at), "root"),
+        ("released", 2, Some(at), "root"),
+        ("over", 1, None, ""),
+    ] {
+        let r = w.fsm.reservation(&res(name)).unwrap();
+        assert_eq!((r.revision, r.released_at), (revision, released_at), "{name}");
+        assert_eq!(r.changed.as_ref().map_or("", |changed| &changed.by), by, "{name}");
+    }
+}
+
+#[test]
 fn the_owners_jobs_run_under_it_and_others_do_not() {
     let mut w = World::with(&["titan01"]);
     w.reserve("ada", "r", 4, Millis::ZERO, Millis::hours(8)).unwrap();
