@@ -7,19 +7,21 @@ use std::path::{Path, PathBuf};
 use prost_types::{FieldDescriptorProto, FileDescriptorSet};
 
 /// Messages that carry a secret: their `Debug` is written by hand (`src/transport/secret.rs`).
-const SECRET_MESSAGES: [&str; 4] = [
+const SECRET_MESSAGES: [&str; 5] = [
     "fleet.v1.JoinRequest",
     "fleet.v1.JoinControllerRequest",
     "fleet.v1.AuthorityKey",
     "fleet.v1.LoginCode",
+    "fleet.v1.NewFeed",
 ];
 
 /// Changes that are carried out again when they are asked for again with the same id: tokens, which are shown once and not
 /// kept, and what goes by the moment.
-const NOT_REPEATABLE: [&str; 6] = [
+const NOT_REPEATABLE: [&str; 7] = [
     "CreateJoinTokenRequest",
     "CreateControllerTokenRequest",
     "CreateLoginCodeRequest",
+    "CreateFeedRequest",
     "ResetClockRequest",
     "RotateAuthorityRequest",
     "TransferLeadershipRequest",

@@ -1,6 +1,6 @@
 //! Random ids, from the operating system. The core never draws; it is handed these.
 
-use fleet_core::id::{IdError, ImportId, JobId, ReservationId, SeriesId};
+use fleet_core::id::{FeedId, IdError, ImportId, JobId, ReservationId, SeriesId};
 
 /// Letters of ids: no vowels (no words), nothing that looks like something else.
 const ALPHABET: &[u8; 28] = b"0123456789bcdfghjkmnpqrstvwx";
@@ -53,6 +53,10 @@ pub fn import_id() -> Result<ImportId, RandomError> {
 
 pub fn series_id() -> Result<SeriesId, RandomError> {
     Ok(SeriesId::parse(&format!("{}{}", SeriesId::PREFIX, letters()?))?)
+}
+
+pub fn feed_id() -> Result<FeedId, RandomError> {
+    Ok(FeedId::parse(&format!("{}{}", FeedId::PREFIX, letters()?))?)
 }
 
 #[cfg(test)]

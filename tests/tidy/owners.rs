@@ -24,6 +24,8 @@ const OWNED: &[(&str, &[&str], &str)] = &[
     ),
     ("sd_notify", &["daemon/src/systemd"], "use daemon::systemd"),
     ("tracing_subscriber", &["daemon/src/logging", "daemon/src/log_filter"], "use daemon::logging"),
+    ("icalendar", &["controller/src/web/feed_text"], "calendars are written there"),
+    ("chrono", &["controller/src/web/feed_text"], "use jiff; icalendar wants these times"),
     ("calamine", &["cli/src/spreadsheet/excel"], "use cli::spreadsheet"),
     ("quick_xml", &["cli/src/spreadsheet/open_document"], "use cli::spreadsheet"),
     ("ZipArchive", &["cli/src/spreadsheet"], "use cli::spreadsheet"),

@@ -527,5 +527,8 @@ impl Fleet for Service {
         enable_user(EnableUserRequest) -> User;
         create_login_code(CreateLoginCodeRequest) -> LoginCode;
         end_sessions(EndSessionsRequest) -> EndSessionsResponse;
+        create_feed(CreateFeedRequest) -> NewFeed;
+        list_feeds(ListFeedsRequest) -> ListFeedsResponse;
+        remove_feed(RemoveFeedRequest) -> Feed;
     }
 }

@@ -6,10 +6,8 @@ use fleet_core::authority::Stage;
 use fleet_core::calendar::same_model;
 use fleet_core::command::{ClusterCommand, Command, NodeCommand, RebootCommand};
 use fleet_core::health::begins_nothing;
-use fleet_core::job::JobState;
 use fleet_core::name::NodeName;
 use fleet_core::node::Node;
-use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
 use fleet_core::view;
 use fleet_core::window::Enforcement;
@@ -564,6 +562,18 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.end_sessions(request).await?))
     }
 
+    async fn create_feed(&self, r: Request<v1::CreateFeedRequest>) -> Reply<v1::NewFeed> {
+        Ok(Response::new(self.0.create_feed(r).await?))
+    }
+
+    async fn list_feeds(&self, r: Request<v1::ListFeedsRequest>) -> Reply<v1::ListFeedsResponse> {
+        Ok(Response::new(self.0.list_feeds(r).await?))
+    }
+
+    async fn remove_feed(&self, r: Request<v1::RemoveFeedRequest>) -> Reply<v1::Feed> {
+        Ok(Response::new(self.0.remove_feed(r).await?))
+    }
+
     async fn enable_user(&self, request: Request<v1::EnableUserRequest>) -> Reply<v1::User> {
         Ok(Response::new(self.0.enable_user(request).await?))
     }
@@ -648,9 +658,9 @@ impl Context {
             nodes_ready: count(view::node::ready(fsm)),
             gpus: count(fsm.gpus().len()),
             gpus_free: count(fsm.gpus().values().filter(|g| views::is_free(fsm, g)).count()),
-            jobs_running: count(running(fsm)),
+            jobs_running: count(views::running(fsm)),
             jobs_queued: count(fsm.queue().count()),
-            reservations_active: count(active(fsm)),
+            reservations_active: count(views::active(fsm)),
             warnings,
         })
     }
@@ -774,15 +784,4 @@ fn exchange_warning(fsm: &Fsm) -> Option<String> {
         "the certificate authority is being exchanged, by {}: {stage}, {for_whom}; see `fleet controller ca status`",
         rotation.by
     ))
-}
-
-fn running(fsm: &Fsm) -> usize {
-    let runs = |state: JobState| {
-        matches!(state, JobState::Starting | JobState::Running | JobState::Stopping)
-    };
-    fsm.jobs().values().filter(|j| runs(j.state)).count()
-}
-
-fn active(fsm: &Fsm) -> usize {
-    fsm.open_reservations().filter(|r| r.state == ReservationState::Active).count()
 }

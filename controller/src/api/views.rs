@@ -15,7 +15,7 @@ use fleet_core::lease::LeaseHolder;
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::node::{Liveness, Node};
 use fleet_core::reboot::RebootAnswer;
-use fleet_core::reservation::Reservation;
+use fleet_core::reservation::{Reservation, ReservationState};
 use fleet_core::scheduler::Plan;
 use fleet_core::view::{self, GpuReason, GpuState, JobReason, NamesAt};
 use fleet_core::{Fsm, Timestamp};
@@ -494,6 +494,17 @@ pub(super) fn job(
         checkpoint_gap_ms: job.gaps().first().map_or(0, |gap| gap.0),
         r#use: allocation.and_then(|a| sessions.job_use(&a.node, &a.id)),
     }
+}
+
+pub(super) fn running(fsm: &Fsm) -> usize {
+    let runs = |state: JobState| {
+        matches!(state, JobState::Starting | JobState::Running | JobState::Stopping)
+    };
+    fsm.jobs().values().filter(|j| runs(j.state)).count()
+}
+
+pub(super) fn active(fsm: &Fsm) -> usize {
+    fsm.open_reservations().filter(|r| r.state == ReservationState::Active).count()
 }
 
 #[cfg(test)]

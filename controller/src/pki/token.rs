@@ -166,7 +166,12 @@ pub fn controller_join_line(address: &str, text: &Secret) -> Secret {
 
 /// Whether `sha256` was stored for this secret. Takes as long either way.
 pub fn is_secret_of(secret: &str, sha256: &str) -> bool {
-    equal_in_constant_time(hash_of(secret).as_bytes(), sha256.as_bytes())
+    are_equal_hashes(&hash_of(secret), sha256)
+}
+
+/// Whether two hashes are the same. Takes as long either way.
+pub fn are_equal_hashes(shown: &str, stored: &str) -> bool {
+    equal_in_constant_time(shown.as_bytes(), stored.as_bytes())
 }
 
 /// What is stored of a secret.

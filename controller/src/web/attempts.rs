@@ -1,5 +1,5 @@
-//! How often an address shows a code that is none, and how many codes are checked at a time. Codes cannot be guessed; this
-//! bounds what a stranger can make a controller do.
+//! How often an address shows a code or asks for a feed that is none, and how many are checked at a time. They cannot be
+//! guessed; this bounds what a stranger can make a controller do.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

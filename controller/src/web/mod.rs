@@ -11,8 +11,11 @@ mod attempts;
 mod bookings;
 mod calendar;
 mod events;
+mod feed;
+mod feed_text;
 mod fleet_page;
 mod gpu_page;
+
 mod listener;
 mod login;
 mod mine_page;
@@ -51,6 +54,8 @@ pub(crate) struct Web {
     context: Context,
     fleet: FleetService,
     attempts: attempts::Attempts,
+    /// A calendar that asks for a feed that is gone must not keep people of its address from logging in.
+    feed_attempts: attempts::Attempts,
     calendar: calendar::Cache,
     /// Streams of events, by session.
     streams: Arc<Slots<String>>,
@@ -83,6 +88,7 @@ pub(crate) async fn run(bound: Option<Bound>, context: Context, stop: Cancellati
         fleet: FleetService::new(context.clone()),
         context,
         attempts: attempts::Attempts::default(),
+        feed_attempts: attempts::Attempts::default(),
         calendar: calendar::Cache::default(),
         streams: Slots::new(STREAMS_OF_SESSION_MAX, listener::CONNECTIONS_MAX),
         stop: stop.clone(),
@@ -113,6 +119,7 @@ fn routes(web: Shared) -> Router {
         .route("/node/{id}", get(story_page::node))
         .route("/gpu/{node}/{index}", get(gpu_page::gpu))
         .route("/login", get(page::login))
+        .route("/feed/{file}", get(feed::feed))
         .route("/api/v1/calendar", get(calendar::calendar))
         .route("/assets/{hash}/{name}", get(assets::asset))
         .merge(changing)

@@ -9,6 +9,7 @@ pub mod calendar;
 pub mod checkpoint;
 pub mod class;
 pub mod controller;
+pub mod feed;
 pub mod forecast;
 pub mod gpu;
 pub mod gpu_stay;

@@ -141,6 +141,16 @@ fn a_join_token_has_the_agreed_json_and_its_secret_is_in_no_log() {
 }
 
 #[test]
+fn feeds_have_the_agreed_json_and_the_address_is_in_no_log() {
+    check("feeds", &samples::feeds().map(feed::Feed::from));
+    let made = samples::new_feed();
+    assert!(!format!("{made:?}").contains("s3cret"));
+    let made = feed::NewFeed::from(made);
+    assert!(!format!("{made:?}").contains("s3cret"));
+    check("new-feed", &[made]);
+}
+
+#[test]
 fn a_story_has_the_agreed_json() {
     check("why", &[story::Story::from(samples::story())]);
 }

@@ -55,6 +55,13 @@ impl fmt::Debug for crate::v1::LoginCode {
     }
 }
 
+/// Anyone who has an address reads the feed.
+impl fmt::Debug for crate::v1::NewFeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewFeed").field("feed", &self.feed).finish_non_exhaustive()
+    }
+}
+
 /// The fleet's private key.
 impl fmt::Debug for crate::v1::AuthorityKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

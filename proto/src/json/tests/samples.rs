@@ -585,6 +585,28 @@ pub(super) fn status() -> pb::Status {
     }
 }
 
+/// Feeds of a user, of a node and of a project.
+pub(super) fn feeds() -> [pb::Feed; 3] {
+    let feed = |id: &str| pb::Feed {
+        id: format!("feed-{id}"),
+        user: "ada".to_owned(),
+        created_at_unix_ms: at(3),
+        ..pb::Feed::default()
+    };
+    [
+        feed("4k7wq2"),
+        pb::Feed { node: "titan01".to_owned(), ..feed("9d2fwm") },
+        pb::Feed { project: "vision".to_owned(), ..feed("c3x8hn") },
+    ]
+}
+
+/// A feed just created.
+pub(super) fn new_feed() -> pb::NewFeed {
+    let [feed, ..] = feeds();
+    let url = |host: &str| format!("https://{host}:8443/feed/s3cret.ics");
+    pb::NewFeed { feed: Some(feed), urls: vec![url("ctl1.lab"), url("ctl2.lab")] }
+}
+
 /// A token just made.
 pub(super) fn join_token() -> pb::JoinToken {
     pb::JoinToken {
