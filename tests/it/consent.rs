@@ -45,6 +45,7 @@ fn destroying(things: &Things) -> Vec<Vec<&str>> {
         vec!["node", "remove", "titan01", "--reason", "x"],
         vec!["node", "enforce", "titan01", "on"],
         vec!["node", "token", "withdraw", "token-x"],
+        vec!["calendar", "feed", "rm", "feed-x"],
         vec!["image", "rm", "busybox", "--node", "titan01"],
         vec!["image", "prune", "--node", "titan01"],
         vec!["audit", "prune", "--before", "now", export],

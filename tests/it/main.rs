@@ -30,6 +30,7 @@ mod ending;
 mod enforcement;
 mod eviction;
 mod fair_queue;
+mod feeds;
 mod first_run;
 mod forgery;
 mod gpus;

@@ -45,6 +45,7 @@ const READ: &[(&str, &str)] = &[
     ),
     ("fleet node enforce titan01 on", "it is for the whole machine: tests/it/enforcement.rs"),
     ("fleet node enforce titan01 on --yes", "it is for the whole machine: tests/it/enforcement.rs"),
+    ("fleet calendar feed rm feed-4k7wq2", "tests/it/feeds.rs"),
     ("fleet ssh", "the lab has no sshd: tests/vm"),
     ("fleet reserve -G 2 --with bob,eve", "the machine has no such users: tests/it/ending.rs"),
     ("fleet run -G 1 -- nvidia-smi", "there is no card"),
@@ -223,6 +224,9 @@ fn looks(typist: &Typist<'_>) -> Result<()> {
         "fleet status",
         "fleet web",
         "fleet web --log-out",
+        "fleet calendar feed create",
+        "fleet calendar feed create --node titan01",
+        "fleet calendar feed list",
         "fleet calendar",
         "fleet calendar -t 7d --model v100",
         "fleet reservation list --day tomorrow",
@@ -348,6 +352,7 @@ fn projects(typist: &Typist<'_>) -> Result<()> {
         "fleet project show vision",
         "fleet project rm speech",
         "fleet run -d -G 1 --project vision -- python3 train.py",
+        "fleet calendar feed create --project vision",
         "fleet share",
     ])?;
     let made = typist.run("fleet reserve -G 1 -t 2h --project vision")?;

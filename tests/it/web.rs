@@ -39,7 +39,7 @@ fn a_browser_reserves_at_any_controller() -> Result<()> {
 }
 
 /// Where a controller's page is.
-fn page_of(lab: &Lab, id: &str) -> Result<String> {
+pub(crate) fn page_of(lab: &Lab, id: &str) -> Result<String> {
     let config = fs::read_to_string(&lab.dev_file()?.process("controller", id)?.config)?;
     let config: toml::Table = config.parse()?;
     let listen = config["web"].get("listen").and_then(toml::Value::as_str).context("listen")?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use http::header::{CONTENT_TYPE, COOKIE, HOST, ORIGIN, SET_COOKIE};
+use http::header::{CONTENT_TYPE, COOKIE, HOST, IF_NONE_MATCH, ORIGIN, SET_COOKIE};
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
@@ -106,6 +106,13 @@ impl Browser {
         self.ask(Method::GET, path, String::new())
     }
 
+    /// Asks as a program that has the answer with this tag already.
+    pub fn get_unless(&self, path: &str, tag: &str) -> Result<Answer> {
+        let mut request = self.request(Method::GET, path, String::new())?;
+        request.headers_mut().insert(IF_NONE_MATCH, tag.parse()?);
+        self.answer_to(request, path)
+    }
+
     pub fn post(&self, path: &str, body: &Value) -> Result<Answer> {
         self.ask(Method::POST, path, body.to_string())
     }
@@ -141,9 +148,12 @@ impl Browser {
     }
 
     fn ask(&self, method: Method, path: &str, body: String) -> Result<Answer> {
-        let request = self.request(method, path, body);
+        self.answer_to(self.request(method, path, body)?, path)
+    }
+
+    fn answer_to(&self, request: Request<Full<Bytes>>, path: &str) -> Result<Answer> {
         within(SOON, path, async {
-            let answer = self.send(request?).await?;
+            let answer = self.send(request).await?;
             let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
             let whole = answer.into_body().collect().await?.to_bytes();
             Ok(Answer { status, headers, body: String::from_utf8(whole.to_vec())? })

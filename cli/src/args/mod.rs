@@ -11,6 +11,7 @@ mod controller;
 mod dev;
 mod docker;
 mod doctor;
+mod feed;
 mod help;
 mod image;
 mod job;
@@ -53,6 +54,7 @@ pub(crate) use controller::{
 pub(crate) use dev::{AgentArgs, DEV_GPUS, DEV_NODES, DevArgs, DevGpus, DevVerb, FaultArgs};
 pub(crate) use docker::{DockerArgs, DockerRunArgs, DockerVerb};
 pub(crate) use doctor::DoctorArgs;
+pub(crate) use feed::{CalendarVerb, FeedCreateArgs, FeedListArgs, FeedRmArgs, FeedVerb};
 pub(crate) use image::{
     ImageArgs, ImageListArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs, ImageVerb,
 };
@@ -75,9 +77,10 @@ pub(crate) use project::{
     ProjectShowArgs, ProjectVerb, ShareArgs,
 };
 pub(crate) use reservation::{
-    Adopted, AtEnd, CalendarArgs, ExtendArgs, ReleaseArgs, ReservationArgs, ReservationExportArgs,
-    ReservationImportArgs, ReservationLimitsArgs, ReservationListArgs, ReservationRulesArgs,
-    ReservationSetArgs, ReservationShowArgs, ReservationVerb, ReserveArgs, SshArgs, WishArgs,
+    Adopted, AtEnd, CalendarArgs, CalendarShowArgs, ExtendArgs, ReleaseArgs, ReservationArgs,
+    ReservationExportArgs, ReservationImportArgs, ReservationLimitsArgs, ReservationListArgs,
+    ReservationRulesArgs, ReservationSetArgs, ReservationShowArgs, ReservationVerb, ReserveArgs,
+    SshArgs, WishArgs,
 };
 pub(crate) use run::{AttachArgs, CpArgs, ExecArgs, RunArgs};
 pub(crate) use series::SeriesArgs;

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use fleet_core::ending::EndPolicy;
 
+use super::feed::CalendarVerb;
 use super::output::{OutputArgs, OwnerArgs, StaleArgs, WatchArgs};
 use super::series::SeriesArgs;
 use crate::consent::{Consent, NewUsers};
@@ -394,14 +395,24 @@ pub(crate) struct ReservationExportArgs {
 
 #[derive(Debug, Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
     after_help = "Each line is a GPU, or several of a node that are the same. A column is a span of time; the wider the \
     terminal, the shorter. -o wide writes sentences instead, -o json the exact times.\n\n\
     Examples:\n  \
     fleet calendar\n  \
     fleet calendar -t 7d --model v100\n  \
-    fleet calendar --from monday -t 5d --node titan01"
+    fleet calendar --from monday -t 5d --node titan01\n  \
+    fleet calendar feed create"
 )]
 pub(crate) struct CalendarArgs {
+    #[command(subcommand)]
+    pub(crate) verb: Option<CalendarVerb>,
+    #[command(flatten)]
+    pub(crate) show: CalendarShowArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CalendarShowArgs {
     /// Start of the picture: 14:00, monday, 2026-12-01 [default: now]
     #[arg(long, value_name = "WHEN")]
     pub(crate) from: Option<String>,

@@ -5,7 +5,7 @@ use fleet_proto::json::values::Time;
 use fleet_proto::v1::{ListGpusRequest, ListReservationsRequest};
 
 use super::{Context, gpu, node, nodes_without_gpus, reservation, watch};
-use crate::args::{CalendarArgs, Format};
+use crate::args::{CalendarShowArgs, Format};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::calendar::{View, drawn};
@@ -15,7 +15,7 @@ const DAY_MS: u64 = 86_400_000;
 /// Nobody can reserve further ahead.
 const LENGTH_DAYS_MAX: u64 = 366;
 
-pub(super) async fn run(context: &Context, args: &CalendarArgs) -> Result<Exit, Failure> {
+pub(super) async fn run(context: &Context, args: &CalendarShowArgs) -> Result<Exit, Failure> {
     let length_ms = context.length_of("--time", args.time.as_ref())?.unwrap_or(DAY_MS);
     if length_ms > LENGTH_DAYS_MAX * DAY_MS {
         return Err(Failure::usage("--time", format!("at most {LENGTH_DAYS_MAX} days")));

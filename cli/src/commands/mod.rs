@@ -18,6 +18,7 @@ mod doctor;
 mod drain_preview;
 mod enforce;
 mod exec;
+mod feed;
 mod gpu;
 mod gpu_history;
 mod held;
@@ -59,10 +60,11 @@ use std::path::PathBuf;
 use fleet_core::state::REQUEST_WINDOW;
 
 use crate::args::{
-    AuditVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, ImageVerb, JobVerb, NodeVerb,
+    AuditVerb, CalendarVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, ImageVerb, JobVerb,
+    NodeVerb,
 };
 use crate::args::{
-    CheckpointListArgs, ClassVerb, ControllerStatusArgs, DevVerb, OutputArgs, OwnerArgs,
+    CheckpointListArgs, ClassVerb, ControllerStatusArgs, DevVerb, FeedVerb, OutputArgs, OwnerArgs,
     ProjectVerb, ReservationVerb, SnapshotVerb, TokenVerb, UserVerb, Verb,
 };
 use crate::client::{Client, RequestId, Requests};
@@ -256,7 +258,15 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Cancel(args) => job::cancel(context, &args).await,
         Verb::Why(args) => why::run(context, &args).await,
         Verb::Web(args) => web::run(context, &args).await,
-        Verb::Calendar(args) => calendar::run(context, &args).await,
+        Verb::Calendar(args) => match args.verb {
+            None => calendar::run(context, &args.show).await,
+            Some(CalendarVerb::Feed(feed)) => match feed.verb {
+                None => feed::list(context, &feed.list).await,
+                Some(FeedVerb::Create(create)) => feed::create(context, &create).await,
+                Some(FeedVerb::List(list)) => feed::list(context, &list).await,
+                Some(FeedVerb::Rm(rm)) => feed::remove(context, &rm).await,
+            },
+        },
         Verb::Share(args) => project::share(context, &args).await,
         Verb::Class(args) => match args.verb {
             None => class::list(context, &args.list).await,

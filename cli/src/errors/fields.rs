@@ -12,7 +12,7 @@ pub(super) fn as_typed(field: &str) -> String {
         "owner" => "the user",
         "gpus" | "gpus.count" | "gpus.model" => "-G",
         "gpus.uuids" => "--gpu",
-        "gpus.node" | "adopts.node" => "--node",
+        "gpus.node" | "adopts.node" | "feed.node" => "--node",
         "gpus.memory_bytes_min" => "--gpu-memory",
         "adopts" | "adopts.pids" => "--adopt",
         "argv" => "the command",

@@ -10,6 +10,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod class;
 pub(crate) mod controller;
 pub(crate) mod doctor;
+pub(crate) mod feed;
 mod fit;
 pub(crate) mod forecast;
 pub(crate) mod gpu;

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use fleet_proto::json::checkpoint::Checkpoint;
+use fleet_proto::json::feed::{Feed, NewFeed};
 use fleet_proto::json::forecast::JobForecast;
 use fleet_proto::json::gpu::Gpu;
 use fleet_proto::json::gpu_stay::GpuStay;
@@ -262,6 +263,8 @@ fn checkpoints_status_and_tokens_are_printed_as_agreed() {
     golden::check("output/status-summary.txt", &status::summary(&status, &printer(Format::Table)));
     check("status", &[status]);
     check("token", &[JoinToken::from(samples::join_token())]);
+    check("feeds", &samples::feeds().map(Feed::from));
+    check("new-feed", &[NewFeed::from(samples::new_feed())]);
 }
 
 #[test]
