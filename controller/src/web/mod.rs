@@ -15,7 +15,6 @@ mod feed;
 mod feed_text;
 mod fleet_page;
 mod gpu_page;
-
 mod listener;
 mod login;
 mod mine_page;
