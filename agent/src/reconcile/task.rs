@@ -319,10 +319,13 @@ impl Reconciler {
                 self.order(&id, AttemptOrder::Stop { grace: Duration::from_millis(grace.0), why });
             }
             Action::SayNeverStarted { id, epoch, .. } => {
+                // Somebody cancelled it before the order to start it came: an ordinary thing.
+                tracing::info!(%id, "the attempt was stopped before it started");
                 let message = "stopped before it started".to_owned();
                 self.say_without_record(&id, epoch, AttemptEnd::CannotStart { message }, true);
             }
             Action::SayPromised { id, epoch, why, .. } => {
+                tracing::warn!(%id, why, "the attempt cannot start: its GPU is promised");
                 self.say_without_record(&id, epoch, AttemptEnd::NodeFault { message: why }, false);
             }
             Action::SayLost { id, epoch, .. } => self.say_lost(id, epoch),
@@ -424,7 +427,6 @@ impl Reconciler {
         stopped: bool,
     ) {
         let report = without_exit(end, stopped, clock::now());
-        tracing::warn!(%id, end = %report.end, "attempt is not here");
         self.parts.registry.insert(id.clone(), Shown::ended());
         self.parts.outbox.ended(id, epoch, report);
     }
