@@ -230,6 +230,9 @@ impl JobSpec {
 /// What jobs without GPUs have of a node with GPUs at first, in percent.
 pub const WITHOUT_GPUS_PERCENT: u8 = 50;
 
+/// For how many waiting jobs places are kept at first.
+pub const PLACES_KEPT: u8 = 16;
+
 /// What an admin set for jobs that say nothing themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobDefaults {
@@ -240,15 +243,26 @@ pub struct JobDefaults {
     /// in percent. It counts for jobs that start from then on.
     #[serde(default = "without_gpus_percent")]
     pub without_gpus_percent: u8,
+    /// For how many of the jobs that wait a place is kept, so that later ones do not delay them.
+    #[serde(default = "places_kept")]
+    pub places_kept: u8,
 }
 
 fn without_gpus_percent() -> u8 {
     WITHOUT_GPUS_PERCENT
 }
 
+fn places_kept() -> u8 {
+    PLACES_KEPT
+}
+
 impl Default for JobDefaults {
     fn default() -> Self {
-        Self { stop_after: None, without_gpus_percent: WITHOUT_GPUS_PERCENT }
+        Self {
+            stop_after: None,
+            without_gpus_percent: WITHOUT_GPUS_PERCENT,
+            places_kept: PLACES_KEPT,
+        }
     }
 }
 
@@ -265,7 +279,8 @@ impl std::fmt::Display for JobDefaults {
             Some(after) => write!(f, "--stop-after {after}")?,
             None => write!(f, "--stop-after never")?,
         }
-        write!(f, ", --without-gpus {}%", self.without_gpus_percent)
+        write!(f, ", --without-gpus {}%", self.without_gpus_percent)?;
+        write!(f, ", --places-kept {}", self.places_kept)
     }
 }
 

@@ -196,7 +196,7 @@ pub enum KeptFor {
         id: ReservationId,
     },
     /// The first job that waits gets a place on this node.
-    FirstJob {
+    Job {
         job: Option<JobId>,
         node: NodeName,
     },

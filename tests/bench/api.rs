@@ -53,6 +53,7 @@ impl Api {
             meta: meta(),
             stop_after_ms: None,
             without_gpus_percent: Some(crate::WITHOUT_GPUS_PERCENT as u32),
+            places_kept: None,
         };
         self.0.set_job_defaults(request(most)).await?;
         let nodes = self.0.list_nodes(request(ListNodesRequest::default())).await?.into_inner();

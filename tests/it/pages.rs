@@ -381,6 +381,7 @@ fn classes(typist: &Typist<'_>) -> Result<()> {
         "fleet class set urgent --add-member ada --gpus-each 2",
         "fleet class create deadline --priority 150 --preempts --member ada --gpus-each 4",
         "fleet class set normal --preemptible never",
+        "fleet job defaults --places-kept 8",
         "fleet class rm deadline",
     ])?;
     typist.lab.gpus_free(7, SOON)

@@ -106,11 +106,14 @@ pub(crate) enum JobVerb {
     --without-gpus counts for jobs that start from then on. The rest of the node stays for its GPUs, so that work on \
     cores alone leaves no GPU without cores. A job on GPUs that names neither -c nor --memory gets its GPUs' portion of \
     the node. If the cores are taken it gets less, but never less than what stays for its GPUs.\n\n\
+    --places-kept: for so many of the jobs that wait, at most one of each user, fleet keeps the place where they can start \
+    first. Later jobs run there only if they end before. More places help large jobs and leave more GPUs idle.\n\n\
     Examples:\n  \
     fleet job defaults\n  \
     fleet job defaults --stop-after 30m\n  \
     fleet job defaults --stop-after never\n  \
-    fleet job defaults --without-gpus 30%"
+    fleet job defaults --without-gpus 30%\n  \
+    fleet job defaults --places-kept 8"
 )]
 pub(crate) struct JobDefaultsArgs {
     /// If a node is unreachable this long, its jobs stop there and restart elsewhere; or `never` [initially: never]
@@ -119,6 +122,9 @@ pub(crate) struct JobDefaultsArgs {
     /// Most cores and memory of a node with GPUs for all its jobs without GPUs, 0% to 90% [initially: 50%]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub(crate) without_gpus: Option<u32>,
+    /// For how many waiting jobs places are kept, 1 to 64 [initially: 16]
+    #[arg(long, value_name = "N")]
+    pub(crate) places_kept: Option<u32>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -58,13 +58,15 @@ pub(super) async fn fetch(client: &Client, request: ListJobsRequest) -> Result<V
 pub(super) async fn defaults(context: &Context, args: &JobDefaultsArgs) -> Result<Exit, Failure> {
     let stop_after_ms = stop_after_ms(context, args.stop_after.as_deref())?;
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let without_gpus_percent = args.without_gpus;
-    let answer = if stop_after_ms.is_none() && without_gpus_percent.is_none() {
+    let (without_gpus_percent, places_kept) = (args.without_gpus, args.places_kept);
+    let asked = stop_after_ms.or(without_gpus_percent.or(places_kept).map(u64::from));
+    let answer = if asked.is_none() {
         let request = GetJobDefaultsRequest {};
         client.call(request, async |api, r| api.get_job_defaults(r).await).await?
     } else {
         let meta = client.request_meta()?;
-        let request = SetJobDefaultsRequest { meta, stop_after_ms, without_gpus_percent };
+        let request =
+            SetJobDefaultsRequest { meta, stop_after_ms, without_gpus_percent, places_kept };
         client.call(request, async |api, r| api.set_job_defaults(r).await).await?
     };
     print(&printer.one(&JobDefaults::from(answer))?)?;

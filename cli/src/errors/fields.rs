@@ -29,7 +29,7 @@ pub(super) fn as_typed(field: &str) -> String {
         | "priority" | "save_limit" | "deadline" | "image" | "max_deferral" | "memory" | "cpus"
         | "name" | "half_life" | "names" | "note" | "project" | "reason" | "restarts"
         | "stop_after" | "stop_grace" | "transfer_to" | "ttl" | "weight" | "with"
-        | "without_gpus" | "hold" => {
+        | "without_gpus" | "places_kept" | "hold" => {
             return format!("--{}", bare.replace('_', "-"));
         }
         _ => return field.to_owned(),

@@ -210,6 +210,8 @@ impl Row for JobDefaults {
         vec![
             Column::new("STOP AFTER", |defaults: &Self, _| default_stop_after(defaults)),
             Column::new("WITHOUT GPUS", |defaults, _| part_without_gpus(defaults)),
+            Column::new("PLACES KEPT", |defaults: &Self, _| defaults.places_kept.to_string())
+                .right(),
         ]
     }
 
@@ -220,6 +222,10 @@ impl Row for JobDefaults {
             (
                 "Jobs without GPUs",
                 format!("at most {part} of the cores and memory of a node with GPUs"),
+            ),
+            (
+                "Places kept",
+                format!("for at most {} waiting jobs, of different users", self.places_kept),
             ),
         ]
     }

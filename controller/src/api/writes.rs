@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use fleet_core::checkpoint::{Checkpoint, CheckpointId, RestartFrom};
 use fleet_core::command::{
-    ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand, JobCommand, RequestKey,
-    ReservationCommand, TokenCommand,
+    ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand, JobCommand,
+    JobDefaultsChange, RequestKey, ReservationCommand, TokenCommand,
 };
 use fleet_core::ending::EndPolicy;
 use fleet_core::id::{JobId, ReservationId};
@@ -123,10 +123,11 @@ impl Context {
         let key = request_key(request.meta.as_ref(), &request)?;
         let without_gpus_percent =
             request.without_gpus_percent.map(|percent| u8::try_from(percent).unwrap_or(u8::MAX));
+        let places_kept = request.places_kept.map(|n| u8::try_from(n).unwrap_or(u8::MAX));
         let stop_after = request.stop_after_ms.map(Millis);
-        if stop_after.is_some() || without_gpus_percent.is_some() {
-            let command =
-                Command::Job(JobCommand::SetDefaults { stop_after, without_gpus_percent });
+        let change = JobDefaultsChange { stop_after, without_gpus_percent, places_kept };
+        if change != JobDefaultsChange::default() {
+            let command = Command::Job(JobCommand::SetDefaults(change));
             self.change(&caller.actor, Some(key), command).await?;
         }
         Ok(self.raft.read(|fsm| views::job_defaults(fsm.job_defaults())))

@@ -20,9 +20,9 @@ pub struct Placement {
     pub memory_bytes: u64,
 }
 
-/// The job whose place is kept, and when it was expected there first.
+/// A job whose place is kept, and when it was expected there first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FirstPlace {
+pub struct KeptPlace {
     pub job: JobId,
     pub starts_at: Timestamp,
 }
@@ -38,6 +38,15 @@ pub struct Preempt {
     pub starts_at: Timestamp,
     /// The attempts that leave, and until when each is waited for to save.
     pub victims: BTreeMap<AllocationId, Timestamp>,
+}
+
+/// What changes of the [defaults](crate::job::JobDefaults).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobDefaultsChange {
+    /// Zero: never.
+    pub stop_after: Option<Millis>,
+    pub without_gpus_percent: Option<u8>,
+    pub places_kept: Option<u8>,
 }
 
 /// About jobs.
@@ -85,9 +94,9 @@ pub enum JobCommand {
     Place {
         placements: Vec<Placement>,
     },
-    /// The place of that job is kept from now on, or of none.
-    KeepPlace {
-        first: Option<FirstPlace>,
+    /// The places of these jobs are kept from now on, and are served in this order.
+    KeepPlaces {
+        kept: Vec<KeptPlace>,
         /// When the queue is looked through again although nothing happens: somebody's place may be taken then.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         look_at: Option<Timestamp>,
@@ -95,11 +104,7 @@ pub enum JobCommand {
     /// Work leaves for a job of a higher class.
     Preempt(Preempt),
     /// Defaults for jobs that say nothing themselves; a value that is absent stays.
-    SetDefaults {
-        /// Zero: never.
-        stop_after: Option<Millis>,
-        without_gpus_percent: Option<u8>,
-    },
+    SetDefaults(JobDefaultsChange),
 }
 
 impl JobCommand {
@@ -116,9 +121,9 @@ impl JobCommand {
             JobCommand::Remove { .. } => "remove_job",
             JobCommand::AskCheckpoint { .. } => "ask_checkpoint",
             JobCommand::Place { .. } => "place_jobs",
-            JobCommand::KeepPlace { .. } => "keep_place",
+            JobCommand::KeepPlaces { .. } => "keep_places",
             JobCommand::Preempt(_) => "preempt",
-            JobCommand::SetDefaults { .. } => "set_job_defaults",
+            JobCommand::SetDefaults(_) => "set_job_defaults",
         }
     }
 }

@@ -34,7 +34,7 @@ pub use cluster::ClusterCommand;
 pub use controllers::{AdmitController, ControllerCommand};
 pub use ending::EndingCommand;
 pub use gpus::GpuCommand;
-pub use jobs::{FirstPlace, JobCommand, Placement, Preempt};
+pub use jobs::{JobCommand, JobDefaultsChange, KeptPlace, Placement, Preempt};
 pub use limits::LimitsCommand;
 pub use nodes::NodeCommand;
 pub use projects::ProjectCommand;

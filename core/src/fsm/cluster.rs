@@ -69,7 +69,7 @@ impl Fsm {
         self.now = to;
         self.requests.forget_after(to);
         self.fair_share.turn_back(to);
-        self.first_place = None;
+        self.kept_places.clear();
         turn.say(Event::ClockReset { from, to });
         Ok(Reply::Done)
     }

@@ -51,7 +51,7 @@ impl Fsm {
     /// may slip, or be kept for somebody else.
     fn next_look(&self) -> Option<Timestamp> {
         let next = Timestamp((self.now.0 / LOOK_AGAIN.0 + 1) * LOOK_AGAIN.0);
-        self.first_place().map(|_| next)
+        self.kept_places().next().map(|_| next)
     }
 
     /// The next instant at which time alone changes something on the node.

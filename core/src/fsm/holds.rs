@@ -64,9 +64,7 @@ impl Fsm {
             None => fresh,
         };
         self.held.insert(id.clone(), hold);
-        if self.first_place.as_ref().is_some_and(|first| first.job == *id) {
-            self.first_place = None;
-        }
+        self.kept_places.retain(|kept| kept.job != *id);
         turn.say(Event::Hold(HoldEvent::Held { job: id.clone(), by, admin }));
     }
 

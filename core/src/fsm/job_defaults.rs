@@ -1,9 +1,11 @@
 //! Defaults for jobs: set by admins.
 //!
 //! A job keeps the `stop_after` it was submitted with: its node may be silent when the default changes, and could not
-//! hear of it. The part of a node for jobs without GPUs counts for each job that starts.
+//! hear of it. The part of a node for jobs without GPUs counts for each job that starts, and the number of kept places
+//! for each plan.
 
 use super::{Fsm, Turn};
+use crate::command::JobDefaultsChange;
 use crate::event::Event;
 use crate::job::JobSpec;
 use crate::rejection::Rejection;
@@ -16,14 +18,16 @@ const STOP_AFTER_MIN: Millis = Millis::minutes(1);
 const STOP_AFTER_DEFAULT_MAX: Millis = Millis::days(60);
 /// Largest part of a node for jobs without GPUs, in percent: a job on GPUs cannot run without any core.
 const WITHOUT_GPUS_PERCENT_MAX: u8 = 90;
+/// Most jobs for which places are kept: for each of them a plan looks through all nodes.
+const PLACES_KEPT_MAX: u8 = 64;
 
 impl Fsm {
     pub(super) fn set_job_defaults(
         &mut self,
         turn: &mut Turn<'_>,
-        stop_after: Option<Millis>,
-        without_gpus_percent: Option<u8>,
+        change: JobDefaultsChange,
     ) -> Result<Reply, Rejection> {
+        let JobDefaultsChange { stop_after, without_gpus_percent, places_kept } = change;
         let mut defaults = self.job_defaults;
         if let Some(after) = stop_after {
             let allowed = STOP_AFTER_MIN..=STOP_AFTER_DEFAULT_MAX;
@@ -43,6 +47,13 @@ impl Fsm {
                 return Err(Rejection::field("without_gpus", problem));
             }
             defaults.without_gpus_percent = percent;
+        }
+        if let Some(places) = places_kept {
+            if !(1..=PLACES_KEPT_MAX).contains(&places) {
+                let problem = format!("{places} is not between 1 and {PLACES_KEPT_MAX}");
+                return Err(Rejection::field("places_kept", problem));
+            }
+            defaults.places_kept = places;
         }
         let before = std::mem::replace(&mut self.job_defaults, defaults);
         if before != defaults {

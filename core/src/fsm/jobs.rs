@@ -254,9 +254,7 @@ impl Fsm {
         };
         self.allocations.insert(id.clone(), allocation);
         self.queue.remove(&key);
-        if self.first_place.as_ref().is_some_and(|first| first.job == line.job) {
-            self.first_place = None;
-        }
+        self.kept_places.retain(|kept| kept.job != line.job);
         if let Some(job) = self.jobs.get_mut(&line.job) {
             job.state = JobState::Starting;
             let place = Place {

@@ -11,7 +11,7 @@ use crate::job::{JobState, SubmitJob};
 use crate::lease::LeaseHolder;
 use crate::name::{ClassName, GpuUuid, NodeName, UserName};
 use crate::rejection::Rejection;
-use crate::scheduler::{self, Next, Plan};
+use crate::scheduler::{self, Plan};
 use crate::time::Timestamp;
 use crate::view::{self, NamesAt};
 
@@ -66,13 +66,7 @@ impl Fsm {
             if self.job(&id).is_none_or(|job| job.state != JobState::Queued) {
                 break;
             }
-            let Next { placements, first, preempt, look_at } = scheduler::next(&self);
-            let kept = (self.first_place().cloned(), self.look_at());
-            let keep = ((&first, look_at) != (&kept.0, kept.1))
-                .then_some(JobCommand::KeepPlace { first, look_at });
-            let place = (!placements.is_empty()).then_some(JobCommand::Place { placements });
-            let all: Vec<JobCommand> =
-                [keep, place, preempt.map(JobCommand::Preempt)].into_iter().flatten().collect();
+            let all = scheduler::next(&self).commands(&self);
             if all.is_empty() {
                 break;
             }

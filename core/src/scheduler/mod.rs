@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::allocation::StopWhy;
 use crate::calendar::HeldPlace;
-use crate::command::{FirstPlace, Placement, Preempt};
+use crate::command::{JobCommand, KeptPlace, Placement, Preempt};
 use crate::id::{AllocationId, JobId, LeaseId};
 use crate::job::{Job, JobSpec, RANK_NEW};
 use crate::name::{ClassName, GpuUuid, NodeName, UserName};
@@ -44,7 +44,7 @@ use ask::Ask;
 use capacity::Capacity;
 use class_limit::ClassLimits;
 use order::Order;
-use planner::{Fit, Planner, Served};
+use planner::{Fit, Planner, Reasons, Served};
 use shares::Division;
 
 pub use check::check;
@@ -55,8 +55,11 @@ pub use planner::{FORESEEN_JOBS_MAX, PLACEMENTS_MAX};
 pub use shares::CPU_MILLIS_WITHOUT_GPU;
 pub use verdict::OFFER_MIN;
 
-/// The first job that waits loses its kept place if its start comes later than it was foreseen by more than this.
-pub const FIRST_SLIPS_MAX: Millis = Millis::hours(1);
+/// A job that waits loses its kept place if its start comes later than it was foreseen by more than this.
+pub const PLACE_SLIPS_MAX: Millis = Millis::hours(1);
+
+/// Lines of a plan in one command; the rest is planned again right after.
+const LINES_MAX: usize = 256;
 
 /// Most interrupted jobs whose next places `elsewhere` leaves aside for them.
 pub const AHEAD_MAX: usize = 1_000;
@@ -139,7 +142,7 @@ struct Round<'a> {
     planner: Planner<'a>,
     holds: HeldPlaces,
     placements: Vec<Placement>,
-    first: Option<FirstPlace>,
+    kept: Vec<KeptPlace>,
     placed: BTreeSet<&'a JobId>,
     /// The first jobs that found no place, of classes that preempt.
     blocked: Vec<&'a Job>,
@@ -150,10 +153,11 @@ struct Round<'a> {
 /// for only where something is free, `at_turn` is called with each job before it is served.
 fn serve<'a>(
     fsm: &'a Fsm,
+    reasons: Reasons,
     order: impl FnOnce() -> Order<'a>,
     mut at_turn: impl FnMut(&Planner<'a>, &'a Job),
 ) -> Round<'a> {
-    let mut planner = Planner::new(Capacity::of(fsm));
+    let mut planner = Planner::new(Capacity::of(fsm), reasons);
     let mut holds = HeldPlaces::default();
     let (mut placements, mut placed) = (Vec::new(), BTreeSet::new());
     let freed = take_freed_places(&mut planner, fsm);
@@ -207,12 +211,12 @@ fn serve<'a>(
         placed.insert(&job.id);
         spent = planner.is_spent();
     }
-    let first = first_place(fsm, &planner);
+    let kept = kept_places(fsm, &planner, spent);
     Round {
         planner,
         holds,
         placements,
-        first,
+        kept,
         placed,
         blocked: blocked.jobs,
         running: blocked.running,
@@ -234,7 +238,7 @@ fn take_freed_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<(&'a Jo
 
 /// The fleet as a plan has it when it begins to hold places for jobs that must leave: what comes before is served.
 fn before_holds(fsm: &Fsm) -> Planner<'_> {
-    let mut planner = Planner::new(Capacity::of(fsm));
+    let mut planner = Planner::new(Capacity::of(fsm), Reasons::Unwanted);
     let freed = take_freed_places(&mut planner, fsm);
     let placed: BTreeSet<&JobId> = freed.iter().map(|(job, _)| &job.id).collect();
     let mut limits = ClassLimits::default();
@@ -298,45 +302,62 @@ impl<'a> Blocked<'a> {
     }
 }
 
-/// Whose place is to be kept from now on. Who has one keeps it while shares change, until the job starts or its start
-/// slips by more than [`FIRST_SLIPS_MAX`]: else small jobs of people who had little would keep a large one from ever
-/// starting.
-fn first_place(fsm: &Fsm, planner: &Planner<'_>) -> Option<FirstPlace> {
-    let known = fsm.first_place();
-    let kept = planner.shadow.as_ref().and_then(|kept| Some((kept.job.as_ref()?, kept.starts_at)));
-    let Some((job, starts_at)) = kept else {
-        // Nothing is free at all, so the plan did not look for a place.
-        return known.cloned();
-    };
-    match known.filter(|known| known.job == *job) {
-        Some(known) if starts_at > known.starts_at + FIRST_SLIPS_MAX => None,
-        Some(known) => Some(known.clone()),
-        // What comes before all shares is first by itself, and only for a while.
-        None if fsm.job(job).is_some_and(|job| order::comes_first(job, fsm.now())) => {
-            known.cloned()
+/// Whose places are to be kept from now on. Who has one keeps it while shares change, until the job starts or its start
+/// slips by more than [`PLACE_SLIPS_MAX`]: else small jobs of people who had little would keep a large one from ever
+/// starting. `spent`: nothing was left to give before the plan came to all.
+fn kept_places(fsm: &Fsm, planner: &Planner<'_>, spent: bool) -> Vec<KeptPlace> {
+    let known: BTreeMap<&JobId, &KeptPlace> = fsm.kept_places().map(|k| (&k.job, k)).collect();
+    let seen: BTreeSet<&JobId> = planner.kept.iter().filter_map(|k| k.job.as_ref()).collect();
+    let seen_now = planner.kept.iter().filter_map(|place| {
+        let job = place.job.as_ref()?;
+        match known.get(job) {
+            Some(known) if place.starts_at > known.starts_at + PLACE_SLIPS_MAX => None,
+            Some(known) => Some((*known).clone()),
+            // What comes before all shares is first by itself, and only for a while.
+            None if fsm.job(job).is_some_and(|job| order::comes_first(job, fsm.now())) => None,
+            None => Some(KeptPlace { job: job.clone(), starts_at: place.starts_at }),
         }
-        None => Some(FirstPlace { job: job.clone(), starts_at }),
-    }
+    });
+    // Of these the plan did not look for a place.
+    let unseen = fsm.kept_places().filter(|known| !seen.contains(&known.job));
+    let unseen = unseen.filter(|_| spent || planner.keeps_enough()).cloned();
+    seen_now.chain(unseen).take(planner.kept_max).collect()
 }
 
-/// What the leader proposes: what starts, and whose place is kept.
+/// What the leader proposes: what starts, and whose places are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Next {
     pub placements: Vec<Placement>,
-    pub first: Option<FirstPlace>,
+    pub kept: Vec<KeptPlace>,
     /// Work that is to leave for one of the others.
     pub preempt: Option<Preempt>,
     /// When to look again although nothing happens.
     pub look_at: Option<Timestamp>,
 }
 
+impl Next {
+    /// What the leader proposes, in this order; nothing where all of it holds already.
+    ///
+    /// Places are kept before anything starts: what starts changes who would come first. Work leaves behind what starts:
+    /// that may need nobody's place any more.
+    pub fn commands(self, fsm: &Fsm) -> Vec<JobCommand> {
+        let Next { mut placements, kept, preempt, look_at } = self;
+        let holds = kept.iter().eq(fsm.kept_places()) && look_at == fsm.look_at();
+        placements.truncate(LINES_MAX);
+        let keep = (!holds).then_some(JobCommand::KeepPlaces { kept, look_at });
+        let place = (!placements.is_empty()).then_some(JobCommand::Place { placements });
+        let preempt = preempt.map(JobCommand::Preempt);
+        [keep, place, preempt].into_iter().flatten().collect()
+    }
+}
+
 /// What is to be done now. It is asked for after every change, and looks no further than it must.
 pub fn next(fsm: &Fsm) -> Next {
-    let Round { mut planner, placements, first, blocked, running, .. } =
-        serve(fsm, || Order::of(fsm), |_, _| ());
+    let Round { mut planner, placements, kept, blocked, running, .. } =
+        serve(fsm, Reasons::Unwanted, || Order::of(fsm), |_, _| ());
     let preemption::Choice { order, look_at } =
         preemption::choose(&mut planner, fsm, running.as_ref(), &blocked);
-    Next { placements, first, preempt: order, look_at }
+    Next { placements, kept, preempt: order, look_at }
 }
 
 /// What is to start now, in the order of the queue: the placements of [`plan`].
@@ -348,7 +369,7 @@ pub fn placements(fsm: &Fsm) -> Vec<Placement> {
 pub fn plan(fsm: &Fsm) -> Plan {
     let order = Order::of(fsm);
     let Round { mut planner, mut holds, placements, placed, .. } =
-        serve(fsm, || order.clone(), |_, _| ());
+        serve(fsm, Reasons::Wanted, || order.clone(), |_, _| ());
     holds.at_last(&mut planner, fsm);
     let mut limits = ClassLimits::default();
     let mut plan = Plan { placements, ..Plan::default() };
@@ -378,6 +399,7 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     let mut verdicts = Vec::new();
     let Round { mut planner, mut holds, placements, placed, .. } = serve(
         fsm,
+        Reasons::Wanted,
         || order.clone(),
         |planner, served| {
             if served.id == *id {
@@ -456,7 +478,7 @@ pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {
     let leaving = fsm.allocation(allocation)?;
     let mut capacity = Capacity::of(fsm);
     capacity.lift(leaving);
-    let mut planner = Planner::new(capacity);
+    let mut planner = Planner::new(capacity, Reasons::Unwanted);
     preemption::hold_places(&mut planner, fsm);
     // All attempts: it is asked when a job that must leave saved a checkpoint, and plans for the whole fleet anyway.
     let evicted = fsm.allocations().values().filter(|a| {
@@ -559,7 +581,8 @@ pub fn satisfiable_on(fsm: &Fsm, owner: &UserName, spec: &JobSpec, node: &NodeNa
 
 /// Whether the job would start at once if it were submitted now; else why not.
 pub fn could_start_now(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<(), Rejection> {
-    let Round { mut planner, mut holds, .. } = serve(fsm, || Order::of(fsm), |_, _| ());
+    let Round { mut planner, mut holds, .. } =
+        serve(fsm, Reasons::Wanted, || Order::of(fsm), |_, _| ());
     holds.at_last(&mut planner, fsm);
     let ask = Ask::new(&planner.capacity, owner, spec);
     if let Some(limit) = class_limit::reached_with_awaited(fsm, owner, spec)

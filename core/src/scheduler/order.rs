@@ -1,5 +1,6 @@
-//! The order in which a plan serves the queue: class by class, and within a class interrupted work, then what has waited longer than a bound, then the job
-//! whose place is kept already, then those whose owners have had least of their share.
+//! The order in which a plan serves the queue: class by class, and within a class interrupted work, then what has
+//! waited longer than a bound, then the jobs whose places are kept already, then those whose owners have had least of
+//! their share.
 //!
 //! Projects come by what their people had, divided by the project's weight; within a project people are equal. So what
 //! nobody in one project wants goes to its other people first, then to the other projects. What a plan gives counts at
@@ -10,6 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::fair_share::{Amount, Rate};
+use crate::id::JobId;
 use crate::job::{Job, RANK_NEW};
 use crate::name::{ClassName, ProjectName, UserName};
 use crate::state::Fsm;
@@ -137,8 +139,9 @@ impl<'a> Order<'a> {
 impl<'a> InClass<'a> {
     fn of(fsm: &'a Fsm, jobs: Vec<&'a Job>, given: &BTreeMap<Account<'a>, Amount>) -> Self {
         let mut this = Self::default();
-        let kept = fsm.first_place().map(|first| &first.job);
-        let (mut new, mut last_of_first): (Vec<&Job>, Option<&Job>) = (Vec::new(), None);
+        let kept: BTreeMap<&JobId, usize> = fsm.kept_places().map(|k| &k.job).zip(0..).collect();
+        let mut new = Vec::new();
+        let mut with_places = BTreeMap::new();
         let mut overdue = BTreeSet::new();
         for job in jobs {
             let is_first = match job.queue.rank < RANK_NEW {
@@ -148,13 +151,13 @@ impl<'a> InClass<'a> {
             };
             if is_first {
                 this.first.push_back(job);
-            } else if Some(&job.id) == kept {
-                last_of_first = Some(job);
+            } else if let Some(place) = kept.get(&job.id) {
+                with_places.insert(*place, job);
             } else {
                 new.push(job);
             }
         }
-        this.first.extend(last_of_first);
+        this.first.extend(with_places.into_values());
         if !new.is_empty() {
             this.add_all(fsm, new);
             for (account, load) in given {

@@ -1,10 +1,10 @@
-//! Serves the queue: places what fits, keeps the first blocked job's place free (EASY backfill).
+//! Serves the queue: places what fits, and keeps the places of the first jobs that wait free for them (backfill).
 //!
 //! Called by `plan`, `explain`, `could_start_now` and `elsewhere`. Within one plan capacity only
 //! shrinks, so what was refused once is refused again without looking.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::ask::{Ask, Shape, Source};
 use super::capacity::{Capacity, Use, Whose};
@@ -13,6 +13,7 @@ use super::reasons;
 use super::shares::Room;
 use crate::command::Placement;
 use crate::id::JobId;
+use crate::name::UserName;
 use crate::reason::{Wait, WaitReason};
 use crate::state::share::Share;
 use crate::state::topology::Spread;
@@ -34,8 +35,7 @@ pub(super) struct Fit {
     pub(super) share: Share,
 }
 
-/// The place that is kept for the first job that had to wait. Others may use it until then, or use
-/// what it leaves.
+/// A place that is kept for a job that had to wait. Others may use it until then, or use what it leaves.
 #[derive(Debug, Clone)]
 pub(super) struct Shadow {
     pub(super) job: Option<JobId>,
@@ -44,6 +44,15 @@ pub(super) struct Shadow {
     pub(super) gpus: GpuSet,
     /// What the kept place leaves of the node from then on.
     pub(super) left: Room,
+}
+
+impl Shadow {
+    /// Whether this place of somebody else is in the way of a job that is on the node until then.
+    fn is_in_the_way(&self, job: Option<&JobId>, until: Timestamp, node: usize) -> bool {
+        // The node first: it is asked of every node, and a name takes longer to compare.
+        let is_own = || job.is_some() && self.job.as_ref() == job;
+        self.node == node && until > self.starts_at && !is_own()
+    }
 }
 
 /// What became of one job.
@@ -58,32 +67,52 @@ enum Decision<'a> {
     Refused { shape: Shape<'a>, foreseen: Option<Foreseen> },
 }
 
+/// Whether somebody wants to know why jobs wait whose places are kept. What starts is the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reasons {
+    Wanted,
+    Unwanted,
+}
+
 #[derive(Debug)]
 pub(super) struct Planner<'a> {
     pub(super) capacity: Capacity<'a>,
-    pub(super) shadow: Option<Shadow>,
+    /// The places of the first jobs that wait, in their order.
+    pub(super) kept: Vec<Shadow>,
+    /// Whose jobs those are.
+    kept_for: BTreeSet<&'a UserName>,
     /// What was foreseen of jobs while the queue was served: their places are noted already.
     expected: BTreeMap<&'a JobId, Foreseen>,
     /// Places that are held for running jobs that must leave theirs.
     pub(super) claims: Vec<Shadow>,
     refused: BTreeMap<Shape<'a>, Wait>,
+    /// Shapes for which no start is known: nothing that is given away makes one known.
+    unforeseen: BTreeSet<Shape<'a>>,
     /// Of asks that differ only in their length, the shortest that was refused: its length and when it would be gone.
     too_long: BTreeMap<Shape<'a>, (Millis, Timestamp)>,
     foreseen: u32,
     placed: usize,
+    /// For how many jobs places are kept.
+    pub(super) kept_max: usize,
+    reasons: Reasons,
 }
 
 impl<'a> Planner<'a> {
-    pub(super) fn new(capacity: Capacity<'a>) -> Self {
+    pub(super) fn new(capacity: Capacity<'a>, reasons: Reasons) -> Self {
+        let kept_max = usize::from(capacity.fsm.job_defaults().places_kept);
         Self {
             capacity,
-            shadow: None,
+            kept: Vec::new(),
+            kept_for: BTreeSet::new(),
+            unforeseen: BTreeSet::new(),
             expected: BTreeMap::new(),
             claims: Vec::new(),
             refused: BTreeMap::new(),
             too_long: BTreeMap::new(),
             foreseen: 0,
             placed: 0,
+            kept_max,
+            reasons,
         }
     }
 
@@ -106,8 +135,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// As `serve` for those who only start what fits: of the jobs that wait it looks ahead for the one
-    /// whose place is kept, and for no other. Callers stop when it [`Self::is_spent`].
+    /// As `serve` for those who only start what fits: of the jobs that wait it looks ahead for those
+    /// whose places are kept, and for no other. Callers stop when it [`Self::is_spent`].
     pub(super) fn start(&mut self, ask: &Ask<'a>) -> Option<Fit> {
         if matches!(ask.source, Source::Shut(_)) {
             return None;
@@ -166,12 +195,12 @@ impl<'a> Planner<'a> {
             }
             self.too_long.insert(ask.shape_of_any_length(), (ask.length, ask.until));
         }
-        // Nobody asks why, and the place of the first that waits is kept already.
-        if foreseen_max == 0 && self.shadow.is_some() {
+        // Nobody asks why or when, and no place is kept for it.
+        if foreseen_max == 0 && !self.may_keep(ask) {
             return Decision::Refused { shape, foreseen: None };
         }
-        let foreseen = self.look_ahead(ask, never == Some(true), foreseen_max);
-        if never.is_none() {
+        let foreseen = self.look_ahead(ask, &shape, never == Some(true), foreseen_max);
+        if never.is_none() && self.reasons == Reasons::Wanted {
             let wait = reasons::wait(self, ask, foreseen.as_ref());
             self.refused.insert(shape.clone(), wait);
         }
@@ -258,10 +287,18 @@ impl<'a> Planner<'a> {
         until: Timestamp,
         at: usize,
     ) -> impl Iterator<Item = &Shadow> {
-        let job = ask.job;
-        let kept = self.shadow.iter().chain(&self.claims);
-        let others = kept.filter(move |kept| job.is_none() || kept.job.as_ref() != job);
-        others.filter(move |kept| kept.node == at && until > kept.starts_at)
+        let kept = self.kept.iter().chain(&self.claims);
+        kept.filter(move |kept| kept.is_in_the_way(ask.job, until, at))
+    }
+
+    /// The places of other waiting jobs on the node that would be in this job's way, with their numbers in `kept`.
+    pub(super) fn places_in_the_way(
+        &self,
+        ask: &Ask<'_>,
+        at: usize,
+    ) -> impl Iterator<Item = (usize, &Shadow)> {
+        let kept = self.kept.iter().enumerate();
+        kept.filter(move |(_, kept)| kept.is_in_the_way(ask.job, ask.until, at))
     }
 
     /// The start of a job is known without looking ahead.
@@ -365,7 +402,7 @@ impl<'a> Planner<'a> {
         let ends_at = fit.pool.map(|pool| self.capacity.pools[pool].reservation.window.ends_at);
         let until = ends_at.map_or(ask.until, |end| ask.until.min(end + ask.spec.stop_grace));
         node.plan(Use { whose, from: now, until, gpus, share });
-        for kept in self.shadow.iter_mut().chain(&mut self.claims) {
+        for kept in self.kept.iter_mut().chain(&mut self.claims) {
             if kept.node == fit.node && ask.until > kept.starts_at {
                 kept.left.take(count, share);
             }
@@ -395,28 +432,49 @@ impl<'a> Planner<'a> {
         self.claims.last()
     }
 
-    fn look_ahead(&mut self, ask: &Ask<'a>, never: bool, max: u32) -> Option<Foreseen> {
+    /// Whether a place is kept for the job if its start can be foreseen. One of each person: else the long list of one
+    /// would keep all places.
+    fn may_keep(&self, ask: &Ask<'_>) -> bool {
+        ask.source == Source::Anywhere && !self.keeps_enough() && !self.kept_for.contains(ask.owner)
+    }
+
+    /// Places are kept for as many jobs as the fleet keeps them for.
+    pub(super) fn keeps_enough(&self) -> bool {
+        self.kept.len() >= self.kept_max
+    }
+
+    fn look_ahead(
+        &mut self,
+        ask: &Ask<'a>,
+        shape: &Shape<'a>,
+        never: bool,
+        max: u32,
+    ) -> Option<Foreseen> {
         if let Some(known) = ask.job.and_then(|job| self.expected.get(job)) {
             return Some(*known);
         }
-        // Without a shadow yet, the first job that can be foreseen gets it, however late it comes.
-        if never || (self.shadow.is_some() && self.foreseen >= max) {
+        let spent = self.foreseen >= max && !self.may_keep(ask);
+        if never || spent || self.unforeseen.contains(shape) {
             return None;
         }
         self.foreseen += 1;
-        foresee(&mut self.capacity, ask)
+        let foreseen = foresee(&mut self.capacity, ask);
+        if foreseen.is_none() {
+            self.unforeseen.insert(shape.clone());
+        }
+        foreseen
     }
 
-    /// Notes where the job is expected, for the estimates of later ones; the first blocked job's
-    /// place is kept for it.
+    /// Notes where the job is expected, for the estimates of later ones; the first ones' places are kept for them.
     fn keep_place(&mut self, ask: &Ask<'a>, foreseen: &Foreseen) {
         if let Some(job) = ask.job
             && self.expected.insert(job, *foreseen).is_some()
         {
             return;
         }
-        if self.shadow.is_none() && ask.source == Source::Anywhere {
-            self.shadow = Some(Shadow {
+        if self.may_keep(ask) {
+            self.kept_for.insert(ask.owner);
+            self.kept.push(Shadow {
                 job: ask.job.cloned(),
                 node: foreseen.node,
                 starts_at: foreseen.starts_at,

@@ -131,8 +131,11 @@ fn kept(planner: &Planner<'_>, at: usize, kept_for: KeptAt) -> KeptFor {
     {
         return KeptFor::Reservation { gpu: gpu.name(), owner: r.owner.clone(), id: r.id.clone() };
     }
-    let job = planner.shadow.as_ref().and_then(|shadow| shadow.job.clone());
-    KeptFor::FirstJob { job, node: node.node.name.clone() }
+    let job = match kept_for {
+        KeptAt::Job { place } => planner.kept.get(place).and_then(|kept| kept.job.clone()),
+        KeptAt::Reservation { .. } => None,
+    };
+    KeptFor::Job { job, node: node.node.name.clone() }
 }
 
 /// The first reservation that the GPU is promised to and that does not hold it yet.

@@ -266,7 +266,7 @@ fn what_the_first_leaves_over_may_be_used_for_longer() {
         "job-a -> titan01:0 titan01:1, 10.666 cores, 42.7 GiB
          job-d -> titan01:2, 5.333 cores, 21.3 GiB
          job-b waits, place 1: waits for 2 GPUs on one node: titan01:0,1 are held by job-a (ada) [+4h]
-         job-c waits, place 2: waits for 6 cores on titan01, 0.001 are free [+12h1m]
+         job-c waits, place 2: waits for 6 cores on titan01, 5.334 are free; starts now with -c 5 [+12h1m]
          job-e waits, place 4: waits for 1 core on titan01, 0.001 are free [+12h1m]",
     );
 }
@@ -287,7 +287,7 @@ fn cores_are_kept_for_the_first_too() {
          job-c -> titan01, 4 cores, 4.0 GiB
          job-e -> titan01, 4 cores, 4.0 GiB
          job-b waits, place 1: waits for 12 cores on titan01, 8 are free; starts now with -c 8 [+4h]
-         job-d waits, place 3: waits for 1 core on titan01, 0 are free [+8h]",
+         job-d waits, place 3: starts now with -t 4h: after that, titan01 is held for job-b, which is ahead in the queue [+8h]",
     );
 }
 

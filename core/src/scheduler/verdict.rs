@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 
 use super::ask::{Ask, Source};
-use super::planner::Planner;
+use super::planner::{Planner, Shadow};
 use crate::reason::NodePart;
 use crate::state::wish::GpuSet;
 use crate::time::{Millis, Timestamp};
@@ -70,8 +70,8 @@ pub(super) enum Verdict {
 pub(super) enum KeptFor {
     /// The reservation to which the GPU at this place is promised.
     Reservation { gpu: usize },
-    /// The first job that waits.
-    FirstJob,
+    /// The job before it whose place is kept, by its number among those.
+    Job { place: usize },
 }
 
 impl Verdict {
@@ -185,6 +185,9 @@ fn own_reservation(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Option<Ve
     })
 }
 
+/// Of a GPU that is promised to nobody and kept for nobody.
+const FREE: (Timestamp, KeptFor) = (Timestamp(u64::MAX), KeptFor::Job { place: usize::MAX });
+
 /// The free GPUs would do, were they not promised or kept for somebody before the job's end.
 fn kept(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Option<Verdict> {
     if ask.source != Source::Anywhere {
@@ -192,7 +195,7 @@ fn kept(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Option<Verdict> {
     }
     let node = &planner.capacity.nodes[at];
     let meant = ask.meant(node) & node.free;
-    let shadow = planner.shadow.as_ref().filter(|s| s.node == at && ask.until > s.starts_at);
+    let places: Vec<(usize, &Shadow)> = planner.places_in_the_way(ask, at).collect();
     // Until when each free GPU is available.
     let mut bounds: Vec<(Timestamp, KeptFor)> = Vec::new();
     for gpu in (0..node.gpus() as usize).filter(|gpu| meant >> gpu & 1 == 1) {
@@ -200,27 +203,26 @@ fn kept(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Option<Verdict> {
             .promised(gpu)
             .filter(|from| *from < ask.until)
             .map(|from| (from, KeptFor::Reservation { gpu }));
-        let shadow =
-            shadow.filter(|s| s.gpus >> gpu & 1 == 1).map(|s| (s.starts_at, KeptFor::FirstJob));
-        let free_for_long = (Timestamp(u64::MAX), KeptFor::FirstJob);
-        bounds.push(promise.into_iter().chain(shadow).min().unwrap_or(free_for_long));
+        let kept = places.iter().filter(|(_, kept)| kept.gpus >> gpu & 1 == 1);
+        let kept = kept.map(|(place, kept)| (kept.starts_at, KeptFor::Job { place: *place }));
+        bounds.push(promise.into_iter().chain(kept).min().unwrap_or(FREE));
     }
     bounds.sort_by_key(|(until, kept_for)| (Reverse(*until), *kept_for));
     let mut bound = match ask.count() {
-        0 => (Timestamp(u64::MAX), KeptFor::FirstJob),
+        0 => FREE,
         count => {
             let (until, _) = *bounds.get(count as usize - 1)?;
             let first = bounds.iter().take(count as usize).filter(|(at, _)| *at == until);
             first.copied().min()?
         }
     };
-    if let Some(s) = shadow
-        && !ask.least(node).fits_in(s.left.of(ask.count()))
-    {
-        bound = bound.min((s.starts_at, KeptFor::FirstJob));
+    for (place, kept) in places {
+        if !ask.least(node).fits_in(kept.left.of(ask.count())) {
+            bound = bound.min((kept.starts_at, KeptFor::Job { place }));
+        }
     }
     let (until, kept_for) = bound;
-    if until == Timestamp(u64::MAX) {
+    if bound == FREE {
         return None;
     }
     let longest = until.since(planner.capacity.fsm.now() + ask.spec.stop_grace);

@@ -12,7 +12,7 @@ use crate::allocation::Allocation;
 use crate::audit::prune::Pruned;
 use crate::authority::Authorities;
 use crate::class::{Class, Classes};
-use crate::command::FirstPlace;
+use crate::command::KeptPlace;
 use crate::controller::Roster;
 use crate::ending::ReservationRules;
 use crate::fair_share::FairShare;
@@ -91,9 +91,9 @@ pub struct Fsm {
     /// Queued jobs in the order they are served.
     #[serde(with = "queue_as_list")]
     pub(crate) queue: BTreeMap<QueueKey, JobId>,
-    /// Whose place is kept, since an earlier plan.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) first_place: Option<FirstPlace>,
+    /// Whose places are kept, since an earlier plan, in the order in which they are served.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) kept_places: Vec<KeptPlace>,
     /// When the queue is looked through again although nothing happens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) look_at: Option<Timestamp>,
@@ -316,12 +316,11 @@ impl Fsm {
         self.queue.values().filter_map(|id| self.jobs.get(id))
     }
 
-    /// The job whose place was kept by the last plan, while it waits.
-    pub fn first_place(&self) -> Option<&FirstPlace> {
-        let waits = |first: &&FirstPlace| {
-            self.jobs.get(&first.job).is_some_and(|job| self.is_in_queue(job))
-        };
-        self.first_place.as_ref().filter(waits)
+    /// The jobs whose places were kept by the last plan, while they wait.
+    pub fn kept_places(&self) -> impl Iterator<Item = &KeptPlace> {
+        let waits =
+            |kept: &&KeptPlace| self.jobs.get(&kept.job).is_some_and(|job| self.is_in_queue(job));
+        self.kept_places.iter().filter(waits)
     }
 
     /// Work that leaves for jobs of higher classes, by the job that gets the place.

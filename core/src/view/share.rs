@@ -144,7 +144,7 @@ pub fn place_by(fsm: &Fsm, job: &Job) -> PlaceBy {
     if comes_first(job, fsm.now()) {
         return PlaceBy::Waited;
     }
-    if fsm.first_place().is_some_and(|first| first.job == job.id) {
+    if fsm.kept_places().any(|kept| kept.job == job.id) {
         return PlaceBy::Kept;
     }
     let tally = Tally::of(fsm);

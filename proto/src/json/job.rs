@@ -356,6 +356,8 @@ pub struct JobDefaults {
     pub stop_after_seconds: Option<u64>,
     /// The part of a node with GPUs that jobs without GPUs have at most, all together.
     pub without_gpus_percent: u32,
+    /// For how many of the jobs that wait a place is kept, so that later ones do not delay them.
+    pub places_kept: u32,
 }
 
 impl From<pb::JobDefaults> for JobDefaults {
@@ -363,6 +365,7 @@ impl From<pb::JobDefaults> for JobDefaults {
         Self {
             stop_after_seconds: defaults.stop_after_ms.map(|ms| ms / 1_000),
             without_gpus_percent: defaults.without_gpus_percent,
+            places_kept: defaults.places_kept,
         }
     }
 }
@@ -370,5 +373,6 @@ impl From<pb::JobDefaults> for JobDefaults {
 impl Document for JobDefaults {
     const SCHEMA: &'static str = "fleet.job_defaults/v1";
     const LIST_SCHEMA: &'static str = "fleet.job_defaults_list/v1";
-    const FIELDS: &'static [&'static str] = &["stop_after_seconds", "without_gpus_percent"];
+    const FIELDS: &'static [&'static str] =
+        &["stop_after_seconds", "without_gpus_percent", "places_kept"];
 }

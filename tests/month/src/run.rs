@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, BinaryHeap};
 use fleet_core::actor::{Actor, AuthMethod, Who};
 use fleet_core::class::ClassChange;
 use fleet_core::command::{
-    ClassCommand, ClusterCommand, Command, CreateReservation, JobCommand, NodeCommand, Preempt,
-    ProjectCommand, ReservationCommand,
+    ClassCommand, ClusterCommand, Command, CreateReservation, JobCommand, JobDefaultsChange,
+    NodeCommand, Preempt, ProjectCommand, ReservationCommand,
 };
 use fleet_core::ending::EndPolicy;
 use fleet_core::id::{AllocationId, ClusterId, JobId, ReservationId};
@@ -21,7 +21,7 @@ use fleet_core::node::Liveness;
 use fleet_core::people::PeopleChange;
 use fleet_core::project::ProjectChange;
 use fleet_core::reservation::GpuRequest;
-use fleet_core::scheduler::{self, Next};
+use fleet_core::scheduler;
 use fleet_core::time::{Millis, Window};
 use fleet_core::{Envelope, Fsm, Rejection, Reply};
 
@@ -161,6 +161,10 @@ impl Run<'_> {
         let people = PeopleChange { add_members, ..Default::default() };
         let change = Box::new(ClassChange { people, ..Default::default() });
         self.must(Command::Class(ClassCommand::Set { name: class("urgent"), change }));
+        // The reference keeps what EASY backfill keeps: the place of the first that waits.
+        let places_kept = (self.policy == Policy::Fifo).then_some(1);
+        let change = JobDefaultsChange { places_kept, ..Default::default() };
+        self.must(Command::Job(JobCommand::SetDefaults(change)));
         if let Some(half_life) = self.bug.and_then(Bug::half_life) {
             self.must(Command::Project(ProjectCommand::SetHalfLife { half_life }));
         }
@@ -318,15 +322,11 @@ impl Run<'_> {
                 Policy::Fleet | Policy::Fifo => scheduler::next(&self.fsm),
                 Policy::Multifactor => self.multifactor.next(&self.fsm, self.now),
             };
-            let Next { placements, first, preempt, look_at } = next;
-            if (first.as_ref(), look_at) != (self.fsm.first_place(), self.fsm.look_at()) {
-                self.propose(JobCommand::KeepPlace { first, look_at });
-            }
-            if !placements.is_empty() {
-                self.propose(JobCommand::Place { placements });
-            }
-            if let Some(order) = preempt {
-                self.preempt(order);
+            for command in next.commands(&self.fsm) {
+                match command {
+                    JobCommand::Preempt(order) => self.preempt(order),
+                    command => self.propose(command),
+                }
             }
         }
     }

@@ -21,10 +21,10 @@ impl Act for JobCommand {
             | JobCommand::AskCheckpoint { id } => {
                 owner_or_admin(actor, fsm.job(id).map(|job| &job.owner))
             }
-            JobCommand::Place { .. } | JobCommand::KeepPlace { .. } | JobCommand::Preempt(_) => {
+            JobCommand::Place { .. } | JobCommand::KeepPlaces { .. } | JobCommand::Preempt(_) => {
                 controller(actor)
             }
-            JobCommand::SetDefaults { .. } => admin(actor),
+            JobCommand::SetDefaults(_) => admin(actor),
         }
     }
 
@@ -40,9 +40,9 @@ impl Act for JobCommand {
             | JobCommand::Remove { .. }
             | JobCommand::AskCheckpoint { .. }
             | JobCommand::Place { .. }
-            | JobCommand::KeepPlace { .. }
+            | JobCommand::KeepPlaces { .. }
             | JobCommand::Preempt(_)
-            | JobCommand::SetDefaults { .. } => Ok(()),
+            | JobCommand::SetDefaults(_) => Ok(()),
         }
     }
 
@@ -56,11 +56,11 @@ impl Act for JobCommand {
             | JobCommand::SetTimeLimit { .. }
             | JobCommand::SetClass { .. }
             | JobCommand::Place { .. }
-            | JobCommand::KeepPlace { .. }
+            | JobCommand::KeepPlaces { .. }
             | JobCommand::Preempt(_) => true,
             JobCommand::Remove { .. }
             | JobCommand::AskCheckpoint { .. }
-            | JobCommand::SetDefaults { .. } => false,
+            | JobCommand::SetDefaults(_) => false,
         }
     }
 
@@ -81,14 +81,12 @@ impl Act for JobCommand {
             JobCommand::Place { placements } => Ok(fsm.place_jobs(turn, placements)),
             JobCommand::SetClass { id, class } => fsm.set_job_class(turn, id, class),
             JobCommand::Preempt(order) => fsm.preempt(turn, order),
-            JobCommand::KeepPlace { first, look_at } => {
-                fsm.first_place.clone_from(first);
+            JobCommand::KeepPlaces { kept, look_at } => {
+                fsm.kept_places.clone_from(kept);
                 fsm.look_at = *look_at;
                 Ok(Reply::Done)
             }
-            JobCommand::SetDefaults { stop_after, without_gpus_percent } => {
-                fsm.set_job_defaults(turn, *stop_after, *without_gpus_percent)
-            }
+            JobCommand::SetDefaults(change) => fsm.set_job_defaults(turn, *change),
         }
     }
 }

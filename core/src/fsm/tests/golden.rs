@@ -19,9 +19,9 @@ use crate::class::ClassChange;
 use crate::command::{
     AccessCommand, AdmitController, AuditCommand, ClassCommand, ClusterCommand, Command,
     ControllerCommand, CreateControllerToken, CreateFeed, CreateJoinToken, CreateReservation,
-    EndingCommand, Envelope, FirstPlace, GpuCommand, JobCommand, LimitsCommand, NodeCommand,
-    Preempt, ProjectCommand, RebootCommand, RefusedRequests, Report, ReservationChange,
-    ReservationCommand, TokenCommand,
+    EndingCommand, Envelope, GpuCommand, JobCommand, JobDefaultsChange, KeptPlace, LimitsCommand,
+    NodeCommand, Preempt, ProjectCommand, RebootCommand, RefusedRequests, Report,
+    ReservationChange, ReservationCommand, TokenCommand,
 };
 use crate::ending::{EndPolicy, GpuHolder, HolderStep, WindowUse};
 use crate::feed::FeedScope;
@@ -460,8 +460,8 @@ fn projects(w: &mut World) {
     }
     let spec = JobSpec { project: name("vision"), ..plain(4) };
     w.submit("ada", "in-project", spec).unwrap();
-    let first = FirstPlace { job: job("in-project"), starts_at: w.now + Millis::hours(3) };
-    let keep = JobCommand::KeepPlace { first: Some(first), look_at: None };
+    let kept = vec![KeptPlace { job: job("in-project"), starts_at: w.now + Millis::hours(3) }];
+    let keep = JobCommand::KeepPlaces { kept, look_at: None };
     w.give(Actor::controller(), Command::Job(keep)).unwrap();
 }
 
@@ -624,10 +624,11 @@ fn resumed(w: &mut World) {
 /// What admins do seldom.
 fn administered(w: &mut World) {
     let root = || person("root");
-    let defaults = Command::Job(JobCommand::SetDefaults {
+    let defaults = Command::Job(JobCommand::SetDefaults(JobDefaultsChange {
         stop_after: Some(Millis::hours(1)),
         without_gpus_percent: Some(25),
-    });
+        places_kept: Some(4),
+    }));
     w.give(root(), defaults).unwrap();
     let (images, image) = (node("titan10"), Some("tools:2".to_owned()));
     w.give(root(), Command::Node(NodeCommand::RemoveImages { node: images, image })).unwrap();

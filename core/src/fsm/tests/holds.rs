@@ -3,7 +3,7 @@
 use super::world::{START, World, job, node, person, plain, res, training, user};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, FirstPlace, JobCommand, Preempt};
+use crate::command::{Command, JobCommand, Preempt};
 use crate::event::Event;
 use crate::job::{JOBS_OPEN_MAX, JobSpec, SubmitJob};
 use crate::name::ClassName;
@@ -190,17 +190,17 @@ fn no_place_is_kept_for_a_held_job() {
     w.run("half", plain(2), "titan01", &[0, 1]);
     w.submit("ada", "large", plain(4)).unwrap();
     w.submit("bob", "long", JobSpec { time_limit: Millis::days(2), ..plain(1) }).unwrap();
-    let first = scheduler::next(&w.fsm).first;
-    assert!(matches!(&first, Some(FirstPlace { job: of, .. }) if *of == job("large")));
-    w.give(Actor::controller(), Command::Job(JobCommand::KeepPlace { first, look_at: None }))
+    let kept = scheduler::next(&w.fsm).kept;
+    assert_eq!(kept.iter().map(|kept| &kept.job).collect::<Vec<_>>(), [&job("large")]);
+    w.give(Actor::controller(), Command::Job(JobCommand::KeepPlaces { kept, look_at: None }))
         .unwrap();
     assert!(starting(&w).is_empty(), "the long job would delay the large one");
     hold(&mut w, "ada", "large").unwrap();
-    assert_eq!((w.fsm.first_place(), w.fsm.next_deadline().is_some()), (None, true));
+    assert_eq!((w.fsm.kept_places().next(), w.fsm.next_deadline().is_some()), (None, true));
     assert_eq!(starting(&w), ["job-long"]);
     // A place of before the hold is not kept again by the release alone.
     release(&mut w, "ada", "large").unwrap();
-    assert_eq!(w.fsm.first_place(), None);
+    assert_eq!(w.fsm.kept_places().next(), None);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::world::{World, agent, job, node, person, plain};
 use crate::actor::Actor;
-use crate::command::{Command, JobCommand, NodeCommand};
+use crate::command::{Command, JobCommand, JobDefaultsChange, NodeCommand};
 use crate::event::Event;
 use crate::job::JobSpec;
 use crate::node::Liveness;
@@ -21,7 +21,8 @@ fn give(
     stop_after: Option<Millis>,
     without_gpus_percent: Option<u8>,
 ) -> Result<(), Rejection> {
-    let command = Command::Job(JobCommand::SetDefaults { stop_after, without_gpus_percent });
+    let change = JobDefaultsChange { stop_after, without_gpus_percent, ..Default::default() };
+    let command = Command::Job(JobCommand::SetDefaults(change));
     w.give(who, command).map(drop)
 }
 
@@ -37,8 +38,8 @@ fn a_job_takes_the_default_unless_it_says_something_itself() {
     set(&mut w, "root", Some(TEN)).unwrap();
     assert_eq!(
         w.said(),
-        ["defaults for jobs set by root: --stop-after 10m, --without-gpus 50%; \
-          they were: --stop-after never, --without-gpus 50%"]
+        ["defaults for jobs set by root: --stop-after 10m, --without-gpus 50%, --places-kept 16; \
+          they were: --stop-after never, --without-gpus 50%, --places-kept 16"]
     );
     let own = |after| JobSpec { stop_after: Some(after), ..plain(1) };
     w.submit("ada", "none", plain(1)).unwrap();
@@ -93,11 +94,28 @@ fn one_default_is_set_without_the_other_and_the_part_without_gpus_has_bounds() {
     let mut w = World::with(&["titan01"]);
     set(&mut w, "root", Some(TEN)).unwrap();
     give(&mut w, person("root"), None, Some(30)).unwrap();
-    let said = "defaults for jobs set by root: --stop-after 10m, --without-gpus 30%; \
-                they were: --stop-after 10m, --without-gpus 50%";
+    let said = "defaults for jobs set by root: --stop-after 10m, --without-gpus 30%, --places-kept 16; \
+                they were: --stop-after 10m, --without-gpus 50%, --places-kept 16";
     assert_eq!(w.said(), [said]);
     let refused = give(&mut w, person("root"), Some(Millis::ZERO), Some(91)).unwrap_err();
     assert!(refused.to_string().contains("91% is not between 0% and 90%"), "{refused}");
     assert_eq!(w.fsm.job_defaults().stop_after, Some(TEN), "neither of the two changed");
     assert_eq!(w.fsm.job_defaults().without_gpus_percent, 30);
+}
+
+#[test]
+fn places_are_kept_for_at_least_one_job_and_at_most_64() {
+    let mut w = World::with(&["titan01"]);
+    let mut keep = |places| {
+        let change = JobDefaultsChange { places_kept: Some(places), ..Default::default() };
+        let done = w.give(person("root"), Command::Job(JobCommand::SetDefaults(change)));
+        done.map_err(|refused| refused.to_string()).map(|_| w.fsm.job_defaults().places_kept)
+    };
+    for wrong in [0, 65] {
+        let refused = keep(wrong).unwrap_err();
+        assert!(refused.contains(&format!("{wrong} is not between 1 and 64")), "{refused}");
+    }
+    for right in [1, 64] {
+        assert_eq!(keep(right), Ok(right));
+    }
 }

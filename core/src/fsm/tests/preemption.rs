@@ -14,7 +14,7 @@ use crate::name::ClassName;
 use crate::preemption::{HELD_FREE_MAX, PREEMPTIONS_OF_A_JOB_MAX};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::scheduler::{self, Next};
+use crate::scheduler;
 use crate::time::Millis;
 
 fn class(name: &str) -> ClassName {
@@ -36,19 +36,12 @@ fn set(w: &mut World, name: &str, change: ClassChange) -> Result<Reply, Rejectio
 /// Does what the leader does, until there is nothing to do.
 pub(super) fn lead(w: &mut World) {
     for _ in 0..20 {
-        let before = (w.fsm.first_place().cloned(), w.fsm.look_at());
-        let Next { placements, first, preempt, look_at } = scheduler::next(&w.fsm);
-        let keep = (first != before.0 || look_at != before.1)
-            .then_some(Command::Job(JobCommand::KeepPlace { first, look_at }));
-        let place =
-            (!placements.is_empty()).then_some(Command::Job(JobCommand::Place { placements }));
-        let preempt = preempt.map(|order| Command::Job(JobCommand::Preempt(order)));
-        let all: Vec<Command> = [keep, place, preempt].into_iter().flatten().collect();
+        let all = scheduler::next(&w.fsm).commands(&w.fsm);
         if all.is_empty() {
             return;
         }
         for command in all {
-            w.give(Actor::controller(), command).unwrap();
+            w.give(Actor::controller(), Command::Job(command)).unwrap();
         }
     }
     panic!("the plan never comes to rest");

@@ -2,15 +2,15 @@
 
 use proptest::prelude::*;
 
+use super::preemption::lead;
 use super::world::{START, World, job, node, person, plain, res, training, user};
-use crate::actor::Actor;
 use crate::command::{Command, JobCommand};
 use crate::fsm::JobTrial;
 use crate::job::{JobSpec, SubmitJob};
 use crate::name::ClassName;
 use crate::rejection::Rejection;
 use crate::reservation::GpuRequest;
-use crate::scheduler::{self, Next};
+use crate::scheduler;
 use crate::time::Millis;
 
 fn wish(who: &str, spec: JobSpec) -> SubmitJob {
@@ -25,26 +25,6 @@ fn trial(w: &World, who: &str, spec: JobSpec) -> Result<JobTrial, Rejection> {
         then.check_invariants().unwrap();
         trial
     })
-}
-
-/// Does what the leader does, until there is nothing to do.
-fn lead(w: &mut World) {
-    for _ in 0..20 {
-        let before = (w.fsm.first_place().cloned(), w.fsm.look_at());
-        let Next { placements, first, preempt, look_at } = scheduler::next(&w.fsm);
-        let keep = ((&first, look_at) != (&before.0, before.1))
-            .then_some(JobCommand::KeepPlace { first, look_at });
-        let place = (!placements.is_empty()).then_some(JobCommand::Place { placements });
-        let all = [keep, place, preempt.map(JobCommand::Preempt)];
-        let all: Vec<JobCommand> = all.into_iter().flatten().collect();
-        if all.is_empty() {
-            return;
-        }
-        for command in all {
-            w.give(Actor::controller(), Command::Job(command)).unwrap();
-        }
-    }
-    panic!("the plan never comes to rest");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::story::{BEGINNING, Story, length, spec};
 use crate::allocation::AttemptEnd;
 use crate::checkpoint::RestartFrom;
-use crate::command::{Command, JobCommand, ProjectCommand};
+use crate::command::{Command, JobCommand, KeptPlace, ProjectCommand};
 use crate::fair_share::{Rate, UseOf};
 use crate::id::{JobId, ReservationId};
 use crate::job::JobSpec;
@@ -170,6 +170,10 @@ fn what_has_waited_too_long_comes_first_whatever_its_owner_had() {
     assert_eq!(first(&story), "job-ada00");
 }
 
+fn kept(story: &Story) -> Vec<KeptPlace> {
+    story.fsm.kept_places().cloned().collect()
+}
+
 #[test]
 fn a_large_job_keeps_its_place_while_people_with_little_use_send_small_ones() {
     let mut story = fleet(1, 4);
@@ -177,8 +181,8 @@ fn a_large_job_keeps_its_place_while_people_with_little_use_send_small_ones() {
     assert_eq!(story.placed(), counts(&[("ada", 1)]));
     story.send("bob", 0, 1, &on(4, 10));
     story.place();
-    let kept = story.fsm.first_place().cloned().unwrap();
-    assert_eq!(kept.job.as_str(), "job-bob00");
+    let before = kept(&story);
+    assert_eq!(before[0].job.as_str(), "job-bob00");
     story.used(("default", "bob"), 1_000);
     // They had nothing, and their jobs would end after the start that bob was promised.
     for who in ["cyd", "dan", "eve"] {
@@ -186,7 +190,7 @@ fn a_large_job_keeps_its_place_while_people_with_little_use_send_small_ones() {
         story.place();
     }
     assert_eq!(story.fsm.allocations().len(), 1);
-    assert_eq!(next(&story.fsm).first, Some(kept));
+    assert_eq!(next(&story.fsm).kept[0], before[0]);
     // What ends before may run there.
     story.send("fay", 0, 1, &on(1, 5));
     assert_eq!(story.placed(), counts(&[("ada", 1), ("fay", 1)]));
@@ -202,14 +206,14 @@ fn a_kept_place_that_slips_is_given_by_the_shares_again() {
     story.used(("default", "bob"), 1_000);
     story.send("cyd", 0, 1, &on(2, 1));
     story.place();
-    assert_eq!(story.fsm.first_place().unwrap().job.as_str(), "job-bob00");
+    assert_eq!(kept(&story)[0].job.as_str(), "job-bob00");
     // Ada's job runs for longer: the start that bob was promised comes ten hours later.
     let (id, time_limit) = (JobId::parse("job-ada00").unwrap(), Millis::hours(20));
     story.admin(Command::Job(JobCommand::SetTimeLimit { id, time_limit })).unwrap();
     story.place();
-    assert_eq!(story.fsm.first_place(), None);
+    assert!(kept(&story).iter().all(|kept| kept.job.as_str() != "job-bob00"));
     story.place();
-    assert_eq!(story.fsm.first_place().unwrap().job.as_str(), "job-cyd00");
+    assert_eq!(kept(&story)[0].job.as_str(), "job-cyd00");
 }
 
 #[test]
@@ -245,21 +249,21 @@ fn a_full_fleet_does_not_forget_whose_place_is_kept() {
     story.place();
     story.send("bob", 0, 1, &on(4, 10));
     story.place();
-    let kept = story.fsm.first_place().cloned().unwrap();
+    let before = kept(&story);
     // Jobs that end before may use all that is free, and then nothing is.
     for who in ["cyd", "dan", "eve"] {
         story.send(who, 0, 1, &on(1, 5));
     }
     story.place();
     assert_eq!(story.fsm.allocations().len(), 4);
-    assert_eq!(next(&story.fsm).first, Some(kept.clone()));
+    assert_eq!(next(&story.fsm).kept, before);
     story.used(("default", "bob"), 1_000);
     story.end("job-cyd00", AttemptEnd::Exited { code: 0 });
     story.freed("titan00");
     story.send("fay", 0, 1, &on(1, 20));
     story.place();
     assert_eq!(story.fsm.allocations().len(), 3, "fay's job would delay bob's");
-    assert_eq!(story.fsm.first_place(), Some(&kept));
+    assert_eq!(kept(&story)[0], before[0]);
 }
 
 #[test]

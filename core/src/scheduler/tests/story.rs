@@ -9,8 +9,8 @@ use crate::Fsm;
 use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::{AttemptEnd, EndReport};
 use crate::command::{
-    ClusterCommand, Command, CreateReservation, Envelope, JobCommand, NodeCommand, Placement,
-    Report, ReservationCommand,
+    ClusterCommand, Command, CreateReservation, Envelope, JobCommand, JobDefaultsChange,
+    NodeCommand, Placement, Report, ReservationCommand,
 };
 use crate::fsm::tests::windows::window_answers;
 use crate::gpu::{Architecture, Gpu, GpuLink, LinkLevel, Presence};
@@ -405,10 +405,10 @@ impl Story {
     /// Plans and applies; every line must be found good.
     pub(crate) fn place(&mut self) -> scheduler::Plan {
         let plan = scheduler::plan(&self.fsm);
-        let scheduler::Next { placements, first, .. } = scheduler::next(&self.fsm);
+        let scheduler::Next { placements, kept, .. } = scheduler::next(&self.fsm);
         assert_eq!(placements, plan.placements, "the plan without reasons");
-        if first.as_ref() != self.fsm.first_place() {
-            self.controller(Command::Job(JobCommand::KeepPlace { first, look_at: None })).unwrap();
+        if !kept.iter().eq(self.fsm.kept_places()) {
+            self.controller(Command::Job(JobCommand::KeepPlaces { kept, look_at: None })).unwrap();
         }
         match self.controller(Command::Job(JobCommand::Place { placements })) {
             Ok(Reply::Placed { results }) => {
@@ -575,11 +575,13 @@ impl Story {
             }
             ["without-gpus", percent] => {
                 let without_gpus_percent = Some(percent.parse().unwrap());
-                let command = Command::Job(JobCommand::SetDefaults {
-                    stop_after: None,
-                    without_gpus_percent,
-                });
-                self.admin(command).unwrap();
+                let change = JobDefaultsChange { without_gpus_percent, ..Default::default() };
+                self.admin(Command::Job(JobCommand::SetDefaults(change))).unwrap();
+            }
+            ["places-kept", places] => {
+                let places_kept = Some(places.parse().unwrap());
+                let change = JobDefaultsChange { places_kept, ..Default::default() };
+                self.admin(Command::Job(JobCommand::SetDefaults(change))).unwrap();
             }
             ["silent", node] => {
                 let (liveness, silent_for) = (Liveness::Unreachable, Millis::minutes(5));

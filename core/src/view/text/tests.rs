@@ -195,7 +195,7 @@ fn what_waits_for_ever_says_so() {
 
 #[test]
 fn an_obstacle_offers_what_would_start_now() {
-    let kept = KeptFor::FirstJob { job: None, node: node("titan01") };
+    let kept = KeptFor::Job { job: None, node: node("titan01") };
     let shorter = Obstacle::TooLong { longest: Millis::minutes(95), then: kept };
     assert_eq!(
         shorter.to_string(),

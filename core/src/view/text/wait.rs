@@ -165,7 +165,7 @@ impl fmt::Display for KeptFor {
             KeptFor::Reservation { gpu, owner, id } => {
                 write!(f, "{gpu} is promised to {owner} ({id})")
             }
-            KeptFor::FirstJob { job, node } => {
+            KeptFor::Job { job, node } => {
                 let job =
                     job.as_ref().map_or_else(|| "an earlier job".to_owned(), ToString::to_string);
                 write!(f, "{node} is held for {job}, which is ahead in the queue")

@@ -146,7 +146,8 @@ fn the_rules_of_reservations_have_the_agreed_json() {
 
 #[test]
 fn the_defaults_of_jobs_have_the_agreed_json() {
-    let defaults = |stop_after_ms| pb::JobDefaults { stop_after_ms, without_gpus_percent: 25 };
+    let defaults =
+        |stop_after_ms| pb::JobDefaults { stop_after_ms, without_gpus_percent: 25, places_kept: 8 };
     check("job-defaults", &[defaults(Some(600_000)), defaults(None)].map(job::JobDefaults::from));
 }
 
