@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use super::earliest::Earliest;
 use super::shares::{Division, Room};
 use crate::allocation::Allocation;
 use crate::calendar::{Calendar, RELEASE_ALLOWANCE, known_end};
@@ -75,6 +76,8 @@ pub(super) struct NodeCapacity<'a> {
     models: Vec<usize>,
     /// What is taken when, by the state: gathered when somebody looks ahead.
     known: Option<Vec<Use>>,
+    /// By the claims on it: noted when somebody looks ahead.
+    earliest: Option<Earliest>,
     /// What the plan adds to it.
     planned: Vec<Use>,
     /// Sets picked before, by what was eligible and how many were wanted.
@@ -233,6 +236,7 @@ impl<'a> NodeCapacity<'a> {
             standing,
             models,
             known: None,
+            earliest: None,
             planned: Vec::new(),
             picked: BTreeMap::new(),
         }
@@ -299,6 +303,16 @@ impl<'a> NodeCapacity<'a> {
     /// `at` is the node's place among all.
     pub(super) fn look_ahead(&mut self, fsm: &Fsm, at: usize) {
         self.known.get_or_insert_with(|| uses(fsm, self.node, at));
+    }
+
+    /// Before which time no job starts on it, by the claims on its GPUs; what the plan adds only makes it later. `at` is the
+    /// node's place among all.
+    pub(super) fn earliest(&mut self, fsm: &Fsm, at: usize) -> &Earliest {
+        self.earliest.get_or_insert_with(|| {
+            // Where the claims do not say it all, everything may be free now.
+            let claims = fsm.certain_claims(&self.node.name, at).unwrap_or_default();
+            Earliest::of(claims, self.healthy, fsm.now())
+        })
     }
 
     /// What is taken when, by the state and by the plan so far.

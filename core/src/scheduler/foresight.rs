@@ -82,8 +82,18 @@ fn on_node(
         return None;
     }
     let length = ask.length + ask.spec.stop_grace;
-    if best.is_some_and(|best| !may_be_free_before(fsm, ask, node, at, meant, best.starts_at)) {
-        return None;
+    if let Some(best) = best {
+        let from = capacity.nodes[at].earliest(fsm, at).start(meant, ask.count(), length);
+        let node = &capacity.nodes[at];
+        let may_be_free = || may_be_free_before(fsm, ask, node, at, meant, best.starts_at);
+        // Most nodes of a large fleet end here.
+        if from.is_none_or(|from| from >= best.starts_at) {
+            debug_assert!(!may_be_free(), "{}: {from:?}, {best:?}", node.node.name);
+            return None;
+        }
+        if !may_be_free() {
+            return None;
+        }
     }
     capacity.nodes[at].look_ahead(fsm, at);
     let node = &capacity.nodes[at];
@@ -127,7 +137,7 @@ fn may_be_free_before(
     meant: GpuSet,
     best: Timestamp,
 ) -> bool {
-    let Some(claims) = fsm.certain_claims(&node.node.name, at) else { return true };
+    let Some(claims) = fsm.certain_claims(&node.node.name, at) else { return fsm.now() < best };
     let length = ask.length + ask.spec.stop_grace;
     let ends = claims.iter().map(|claim| claim.until);
     let mut starts = ends.chain([fsm.now()]).filter(|at| *at < best);

@@ -28,6 +28,7 @@ mod capacity;
 mod check;
 pub(crate) mod claims;
 pub(crate) mod class_limit;
+mod earliest;
 mod foresight;
 mod order;
 mod planner;
