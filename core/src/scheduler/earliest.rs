@@ -54,7 +54,7 @@ impl Earliest {
         }
     }
 
-    /// No job starts before that on so many of these GPUs for so long. `None`: there are not so many.
+    /// No job of that length starts before on that many of these GPUs. `None`: there are not so many.
     pub(super) fn start(&self, gpus: GpuSet, count: u32, length: Millis) -> Option<Timestamp> {
         // It fits between no two claims, so it starts behind the last.
         let free = if length > self.longest_gap { &self.free_at_last } else { &self.first_free };

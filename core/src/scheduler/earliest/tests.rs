@@ -19,7 +19,7 @@ fn claims() -> impl Strategy<Value = Vec<Claim>> {
     prop::collection::vec(claim, 0..8)
 }
 
-/// The first time at which so many of the GPUs are free for so long.
+/// The first time at which that many of the GPUs are free for that length.
 fn searched(claims: &[Claim], gpus: GpuSet, count: u32, length: Millis) -> Timestamp {
     let free_from = |at: &Timestamp| {
         let window = Window { starts_at: *at, ends_at: *at + length };
