@@ -23,6 +23,7 @@ use crate::node::Liveness;
 use crate::preemption::PreemptionEvent;
 use crate::project::Project;
 use crate::reservation::Edit;
+use crate::stay::Stay;
 use crate::time::{Millis, Timestamp};
 use crate::window::{Enforcement, EnforcementSwitch, NodeGrant};
 
@@ -581,7 +582,10 @@ pub enum Event {
         declared_by: Option<String>,
         /// The attempt or the reservation that had them.
         holder: String,
+        stay: Box<Stay>,
     },
+    /// It opened and ended a reservation alone, before that could have a lease.
+    ServedByNode(Box<Stay>),
     JoinTokenCreated {
         token: TokenId,
         names: Vec<NodeName>,
@@ -775,6 +779,7 @@ impl Event {
             | E::JobTimeLimitSet { job, .. } => vec![job.to_string()],
             E::ProjectSet { project, .. } => vec![project.to_string()],
             E::GpusReleased { lease, node, gpus, .. } => and_all(pair(lease, node), gpus),
+            E::ServedByNode(stay) => vec![stay.of().to_owned(), stay.node.to_string()],
             E::JoinTokenCreated { token, names, .. } => and_all(vec![token.to_string()], names),
             E::JoinTokenRedeemed { token, node } => pair(token, node),
             E::ControllerTokenCreated { token, .. } | E::TokenWithdrawn { token, .. } => {

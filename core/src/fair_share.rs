@@ -121,9 +121,14 @@ impl Amount {
 /// `12.3 GPU-hours`.
 impl std::fmt::Display for Amount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let tenths = (self.gpu_millis() + 180_000) / 360_000;
-        write!(f, "{}.{} GPU-hours", tenths / 10, tenths % 10)
+        write!(f, "{} GPU-hours", gpu_hours(self.gpu_millis()))
     }
+}
+
+/// GPU-hours with one digit, as people see them everywhere: `12.3`.
+pub fn gpu_hours(gpu_ms: u64) -> String {
+    let tenths = gpu_ms.saturating_add(180_000) / 360_000;
+    format!("{}.{}", tenths / 10, tenths % 10)
 }
 
 /// What one person used in one project, as it stood at a time.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::id::Epoch;
 use crate::id::{AllocationId, LeaseId, ReservationId};
-use crate::name::{GpuUuid, NodeName, UserName};
-use crate::time::Timestamp;
+use crate::name::{ClassName, GpuUuid, NodeName, ProjectName, UserName};
+use crate::time::{Timestamp, Window};
 
 /// On whose behalf a lease is held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +16,22 @@ use crate::time::Timestamp;
 pub enum LeaseHolder {
     Reservation(ReservationId),
     Allocation(AllocationId),
+}
+
+/// For which project and class GPUs are held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    pub project: ProjectName,
+    /// `None`: of a reservation, which has no class. A job within one counts for the reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<ClassName>,
+}
+
+/// What a node says of an end, and when the controllers heard it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndHeard {
+    pub at: Timestamp,
+    pub heard: Timestamp,
 }
 
 /// A lease that has not been released yet.
@@ -32,4 +48,14 @@ pub struct Lease {
     pub granted_at: Timestamp,
     /// Set once the agent has the order to end it.
     pub ending_since: Option<Timestamp>,
+    /// Its time counts from here: a window that its node opened alone may be older than its lease.
+    pub held_from: Timestamp,
+    /// For which project and class its time counts.
+    pub account: Account,
+    /// When its node says that the attempt or the window ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<EndHeard>,
+    /// The part of the attempt whose work a fault of the node or an eviction destroyed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<Window>,
 }

@@ -78,6 +78,7 @@ impl Fsm {
         let Some(over) = self.leases_before(found) else { return };
         self.leave_earlier_attempt(turn, &order.job);
         for lease in over {
+            self.note_end(&lease, found.accepted_at);
             self.drop_lease(turn, &lease);
         }
         self.take_up_again(&order.job);
@@ -228,6 +229,8 @@ impl Fsm {
         if let Some(lease) = &found.lease {
             let parent =
                 order.gpus.first().and_then(|g| self.holds.get(g)).map(|h| h.lease.clone());
+            let Some(job) = self.jobs.get(&order.job) else { return };
+            let account = self.account_of(job, parent.as_ref());
             for gpu in &order.gpus {
                 match self.holds.get_mut(gpu) {
                     Some(hold) => hold.child = Some(lease.clone()),
@@ -247,6 +250,10 @@ impl Fsm {
                 parent,
                 granted_at: found.accepted_at.min(self.now),
                 ending_since: None,
+                held_from: found.accepted_at.min(self.now),
+                account,
+                ended: None,
+                lost: None,
             };
             self.leases.insert(lease.id.clone(), lease);
         }

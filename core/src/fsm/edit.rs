@@ -313,6 +313,10 @@ impl Fsm {
 
     /// Its node has released the old place, or cannot open it any more: it has the new one from now on.
     pub(super) fn settle_edit(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        if self.reservations.get(id).is_some_and(|r| r.next.is_some()) {
+            // Its node may have opened the old place alone.
+            self.charge_what_its_node_opened(turn, id);
+        }
         let Some(mut r) = self.reservations.get_mut(id) else { return };
         let Some(place) = r.next.take() else { return };
         let Place { node, gpus, window, wish } = *place;

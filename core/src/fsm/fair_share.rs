@@ -14,7 +14,7 @@ use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::Reservation;
 use crate::scheduler::tally::{is_within_a_reservation, use_of_reservation};
-use crate::time::Millis;
+use crate::time::{Millis, Timestamp, Window};
 
 impl Fsm {
     /// What people used, and how fast it fades.
@@ -48,16 +48,8 @@ impl Fsm {
         verdict: &Verdict,
     ) {
         let Some(began) = allocation.started_at else { return };
-        if is_within_a_reservation(self, allocation) {
-            return;
-        }
         let Some(job) = self.jobs.get(&allocation.job) else { return };
-        // Both by the node's clock, so the time between them is right where the clock is not.
-        let ended = match report.started_at {
-            Some(started) => began + report.ended_at.since(started),
-            None => report.ended_at,
-        };
-        let ended = ended.min(self.now);
+        let ended = ended_at(allocation, report, self.now);
         let to = match verdict {
             Verdict::NodeFault { .. }
             | Verdict::Evicted
@@ -75,22 +67,25 @@ impl Fsm {
             | Verdict::Retry { .. }
             | Verdict::Failed => ended,
         };
-        let rate = Rate::of(allocation.gpus.len(), allocation.cpu_millis);
-        let (account, now) = ((&job.spec.project, &job.owner), self.now);
-        self.fair_share.charge(account, UseOf { rate, from: began, to }, now);
+        if !is_within_a_reservation(self, allocation) {
+            let rate = Rate::of(allocation.gpus.len(), allocation.cpu_millis);
+            let (account, now) = ((&job.spec.project, &job.owner), self.now);
+            self.fair_share.charge(account, UseOf { rate, from: began, to }, now);
+        }
+        let lost = (to < ended).then_some(Window { starts_at: to, ends_at: ended });
+        let lease = allocation.lease.as_ref().and_then(|id| self.leases.get_mut(id));
+        if let Some(lease) = lease {
+            lease.lost = lost;
+        }
     }
 
     /// A reservation that its node opened and closed alone: it was over before it could have a lease.
-    pub(super) fn charge_what_its_node_opened(&mut self, id: &ReservationId) {
-        let Some(r) = self.reservations.get(id).filter(|r| r.lease.is_none()) else { return };
-        let given = r.handed_out.as_ref();
-        let Some(opened) = given.and_then(|given| given.opened_at) else { return };
-        let closed = given.and_then(|given| given.closed_at).unwrap_or(r.window.ends_at);
-        // By the node's clock, and never more than was promised.
-        let (from, to) = (opened.max(r.window.starts_at), closed.min(r.window.ends_at));
-        let used = UseOf { rate: Rate::of(r.gpus.len(), 0), from, to: to.min(self.now) };
-        let (project, owner) = (r.project.clone(), r.owner.clone());
-        self.fair_share.charge((&project, &owner), used, self.now);
+    pub(super) fn charge_what_its_node_opened(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let Some(r) = self.reservations.get(id) else { return };
+        let Some(stay) = self.stay_alone(r, self.now) else { return };
+        let used = UseOf { rate: Rate::of(r.gpus.len(), 0), from: stay.from, to: stay.until };
+        self.fair_share.charge((&stay.account.project, &stay.owner), used, self.now);
+        turn.say(Event::ServedByNode(Box::new(stay)));
     }
 
     /// A reservation that held its GPUs ends now.
@@ -99,4 +94,14 @@ impl Fsm {
         let (account, now) = ((&reservation.project, &reservation.owner), self.now);
         self.fair_share.charge(account, used, now);
     }
+}
+
+/// By the fleet's time. Both times of the report are by the node's clock, so the time between them is right where the clock
+/// is not.
+pub(super) fn ended_at(allocation: &Allocation, report: &EndReport, now: Timestamp) -> Timestamp {
+    let ended = match (allocation.started_at, report.started_at) {
+        (Some(began), Some(started)) => began + report.ended_at.since(started),
+        (_, _) => report.ended_at,
+    };
+    ended.min(now)
 }

@@ -1,5 +1,6 @@
 //! Jobs: submitted, placed, stopped, ended, queued again.
 
+use super::fair_share::ended_at;
 use super::leases::Grant;
 use super::reservations::check_owner;
 use super::{FINISHED_JOBS_KEPT, Fsm, Turn, validate};
@@ -210,6 +211,7 @@ impl Fsm {
         let owner = job.owner.clone();
         let resume_from = job.candidates().first().map(|c| c.path.clone());
         let key = job.queue;
+        let account = self.account_of(job, approved.parent.as_ref());
         let lease = (!line.gpus.is_empty()).then(|| {
             let grant = Grant {
                 node: line.node.clone(),
@@ -217,6 +219,7 @@ impl Fsm {
                 owner: owner.clone(),
                 holder: LeaseHolder::Allocation(id.clone()),
                 parent: approved.parent.clone(),
+                account,
                 given: None,
             };
             self.grant(turn, grant)
@@ -350,6 +353,7 @@ impl Fsm {
         let Some(allocation) = self.allocations.remove(id) else { return };
         if let Some(lease) = &allocation.lease {
             self.end_lease(lease);
+            self.note_end(lease, ended_at(&allocation, report, self.now));
         }
         turn.say(Event::AttemptEnded {
             job: allocation.job.clone(),

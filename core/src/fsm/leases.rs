@@ -3,7 +3,7 @@
 use super::{Fsm, Hold, Turn};
 use crate::event::Event;
 use crate::id::LeaseId;
-use crate::lease::{Epoch, Lease, LeaseHolder};
+use crate::lease::{Account, Epoch, Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -16,6 +16,7 @@ pub(super) struct Grant {
     pub(super) owner: UserName,
     pub(super) holder: LeaseHolder,
     pub(super) parent: Option<LeaseId>,
+    pub(super) account: Account,
     /// What was fixed when the window was handed out; otherwise both come from this turn.
     pub(super) given: Option<(LeaseId, Epoch)>,
 }
@@ -36,6 +37,7 @@ impl Fsm {
         if let Some(parent) = &grant.parent {
             self.job_came(parent);
         }
+        let held_from = self.held_from(&grant.holder);
         let lease = Lease {
             id: id.clone(),
             epoch,
@@ -46,6 +48,10 @@ impl Fsm {
             parent: grant.parent,
             granted_at: self.now,
             ending_since: None,
+            held_from,
+            account: grant.account,
+            ended: None,
+            lost: None,
         };
         self.leases.insert(id.clone(), lease);
         id
@@ -88,6 +94,7 @@ impl Fsm {
             self.release_by(turn, &child.id, child.epoch, declared_by);
         }
         let Some(lease) = self.leases.remove(id) else { return false };
+        let stay = Box::new(self.stay_of(&lease, self.now));
         for gpu in &lease.gpus {
             let empty = match self.holds.get_mut(gpu) {
                 Some(hold) if hold.child.as_ref() == Some(id) => {
@@ -112,6 +119,7 @@ impl Fsm {
             gpus: lease.gpus,
             declared_by: declared_by.map(str::to_owned),
             holder,
+            stay,
         });
         if let LeaseHolder::Reservation(reservation) = &lease.holder {
             self.reservation_lease_released(turn, reservation);

@@ -54,6 +54,7 @@ mod reservations;
 mod restart;
 mod series;
 mod session;
+mod stays;
 #[cfg(test)]
 pub(crate) mod tests;
 mod time_limit;

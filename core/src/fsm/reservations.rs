@@ -15,7 +15,7 @@ use crate::event::Event;
 use crate::gpu::{GPUS_PER_NODE_MAX, Presence};
 use crate::health::Severity;
 use crate::id::{AllocationId, ReservationId};
-use crate::lease::LeaseHolder;
+use crate::lease::{Account, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName, has_joiner, is_plain_note};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -424,12 +424,14 @@ impl Fsm {
             }
             return;
         }
+        self.tell_what_its_node_ended(turn, id);
         let grant = Grant {
             node: reservation.node.clone(),
             gpus: reservation.gpus.clone(),
             owner: reservation.owner.clone(),
             holder: LeaseHolder::Reservation(id.clone()),
             parent: None,
+            account: Account { project: reservation.project.clone(), class: None },
             given: reservation.handed_out.as_ref().map(|g| (g.lease.clone(), g.epoch)),
         };
         let epoch = grant.given.as_ref().map_or(turn.epoch, |(_, epoch)| *epoch);
@@ -547,7 +549,7 @@ impl Fsm {
         state: ReservationState,
         reason: Option<String>,
     ) {
-        self.charge_what_its_node_opened(id);
+        self.charge_what_its_node_opened(turn, id);
         let (by, now) = (turn.actor.display_name(), self.now);
         let Some(mut reservation) = self.reservations.get_mut(id) else { return };
         if state == ReservationState::Cancelled {

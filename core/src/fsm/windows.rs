@@ -207,19 +207,28 @@ impl Fsm {
     /// What the node did on its own, once.
     fn note_own_doing(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
         let id = &report.reservation;
-        let Some(mut r) = self.reservations.get_mut(id) else { return };
+        let Some(r) = self.reservations.get(id) else { return };
         let (owner, gpus) = (r.owner.clone(), r.gpus.clone());
-        let Some(given) = &mut r.handed_out else { return };
-        if let Some(at) = report.opened_at
-            && given.opened_at.replace(at) != Some(at)
-        {
-            let (reservation, node) = (id.clone(), node.clone());
-            let gpus = gpus.clone();
+        let Some(given) = &r.handed_out else { return };
+        let (opened, closed) = (given.opened_at, given.closed_at);
+        if let Some(at) = report.opened_at.filter(|at| opened != Some(*at)) {
+            // It opens again what it had closed.
+            self.tell_what_its_node_opened(turn, id);
+            let mut r = self.reservations.get_mut(id);
+            if let Some(given) = r.as_mut().and_then(|r| r.handed_out.as_mut()) {
+                given.opened_at = Some(at);
+            }
+            drop(r);
+            self.note_opening(id);
+            let (reservation, node, gpus) = (id.clone(), node.clone(), gpus.clone());
             turn.say(Event::WindowOpenedByNode { reservation, node, at, owner, gpus });
         }
-        if let Some(at) = report.closed_at
-            && given.closed_at.replace(at) != Some(at)
-        {
+        if let Some(at) = report.closed_at.filter(|at| closed != Some(*at)) {
+            let mut r = self.reservations.get_mut(id);
+            if let Some(given) = r.as_mut().and_then(|r| r.handed_out.as_mut()) {
+                given.closed_at = Some(at);
+            }
+            drop(r);
             let (reservation, node) = (id.clone(), node.clone());
             turn.say(Event::WindowClosedByNode { reservation, node, at, gpus });
         }
@@ -235,10 +244,14 @@ impl Fsm {
         given.taken = true;
         let withdrawn = given.withdrawn.clone();
         given.held_until = if withdrawn == Some(Withdrawal::Ended) { now } else { ends_at };
-        if matches!(withdrawn, Some(Withdrawal::Moving { .. })) {
-            r.handed_out = None;
-        }
         drop(r);
+        if matches!(withdrawn, Some(Withdrawal::Moving { .. })) {
+            // Its node may have opened it by then.
+            self.charge_what_its_node_opened(turn, id);
+            if let Some(mut r) = self.reservations.get_mut(id) {
+                r.handed_out = None;
+            }
+        }
         match withdrawn {
             Some(Withdrawal::Cancelled { by }) if scheduled => {
                 let reason = Some(format!("by {by}"));
@@ -345,6 +358,11 @@ impl Fsm {
     /// The node's calendar ran on without us and this window is over there.
     fn closed_by_node(&mut self, turn: &mut Turn<'_>, node: &NodeName, id: &ReservationId) {
         let why = format!("its time is over; {node} ended it on its own");
+        let r = self.reservations.get(id);
+        let closed = r.and_then(|r| Some((r.lease.clone()?, r.handed_out.as_ref()?.closed_at?)));
+        if let Some((lease, at)) = closed {
+            self.note_end(&lease, at);
+        }
         match self.reservations.get(id).map(|r| &r.state) {
             Some(ReservationState::Scheduled) => {
                 self.finish_reservation(turn, id, ReservationState::Ended, Some(served(node)));

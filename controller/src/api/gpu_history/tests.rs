@@ -5,7 +5,7 @@
 use fleet_core::Actor;
 use fleet_core::allocation::AttemptEnd;
 use fleet_core::id::LeaseId;
-use fleet_core::lease::Epoch;
+use fleet_core::lease::{Epoch, LeaseHolder};
 use fleet_core::name::{NodeName, UserName};
 
 use super::*;
@@ -78,7 +78,26 @@ fn placed(number: u32, gpus: Vec<GpuUuid>, owner: UserName) -> Event {
 fn released(holder: &str) -> Event {
     let lease = LeaseId::parse("lease-1").unwrap();
     let (node, gpus) = (node(), vec![gpu(), other()]);
-    Event::GpusReleased { lease, node, gpus, declared_by: None, holder: holder.to_owned() }
+    let (declared_by, holder, stay) = (None, holder.to_owned(), Box::new(unused_stay()));
+    Event::GpusReleased { lease, node, gpus, declared_by, holder, stay }
+}
+
+/// The history does not read it.
+fn unused_stay() -> fleet_core::stay::Stay {
+    fleet_core::stay::Stay {
+        holder: LeaseHolder::Reservation(reservation()),
+        owner: owner(),
+        account: fleet_core::lease::Account {
+            project: fleet_core::name::ProjectName::default_project(),
+            class: None,
+        },
+        within: None,
+        node: node(),
+        models: std::collections::BTreeMap::new(),
+        from: Timestamp(0),
+        until: Timestamp(0),
+        lost: None,
+    }
 }
 
 fn started() -> Event {

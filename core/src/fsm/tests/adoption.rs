@@ -18,7 +18,7 @@ use crate::state::Fsm;
 use crate::time::Millis;
 
 /// What the node's agent would tell of an attempt that `fsm` knows.
-fn found(fsm: &Fsm, id: &AllocationId) -> FoundAttempt {
+pub(super) fn found(fsm: &Fsm, id: &AllocationId) -> FoundAttempt {
     let a = fsm.allocation(id).unwrap();
     let of = fsm.job(&a.job).unwrap();
     let order = StartOrder {
@@ -39,7 +39,7 @@ fn found(fsm: &Fsm, id: &AllocationId) -> FoundAttempt {
 }
 
 /// The cluster starts again from the state `backup`.
-fn restore(w: &mut World, backup: Fsm) {
+pub(super) fn restore(w: &mut World, backup: Fsm) {
     w.fsm = backup;
     w.index = w.fsm.applied();
     let cluster = ClusterId::parse("fleet-test").unwrap();
@@ -49,7 +49,12 @@ fn restore(w: &mut World, backup: Fsm) {
 }
 
 /// The node's agent tells everything.
-fn recount(w: &mut World, on: &str, all: Vec<FoundAttempt>, reservations: Vec<HeldReservation>) {
+pub(super) fn recount(
+    w: &mut World,
+    on: &str,
+    all: Vec<FoundAttempt>,
+    reservations: Vec<HeldReservation>,
+) {
     let allocations = all.iter().map(|one| one.allocation.clone()).collect();
     let found = all.into_iter().map(|one| Report::Found(Box::new(one)));
     let reports = found.chain([Report::Holdings { allocations, reservations }]).collect();

@@ -39,6 +39,7 @@ mod reserved_over;
 mod resume;
 mod series;
 mod session;
+mod stays;
 mod time_limits;
 mod trial;
 mod varying;

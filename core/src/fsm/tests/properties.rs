@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 
+use super::stays::the_stays_are_what_the_leases_say;
 use super::windows::answer;
 use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, res, training, user};
 use crate::actor::{Actor, AuthMethod, Who};
@@ -564,6 +565,7 @@ proptest! {
             prop_assert!(w.fsm.audit_head().0 >= audit_seq);
             audit_seq = w.fsm.audit_head().0;
         }
+        the_stays_are_what_the_leases_say(&w.log);
         // Replayed twice: the same bytes.
         let mut again = Fsm::new();
         let half = w.log.len() / 2;

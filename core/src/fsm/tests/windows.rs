@@ -59,12 +59,12 @@ fn r<'a>(w: &'a World, name: &str) -> &'a Reservation {
     w.fsm.reservation(&res(name)).unwrap()
 }
 
-fn told(w: &World, on: &str, name: &str) -> Option<DesiredWindow> {
+pub(super) fn told(w: &World, on: &str, name: &str) -> Option<DesiredWindow> {
     w.fsm.desired(&node(on), &[]).windows.into_iter().find(|told| told.reservation == res(name))
 }
 
 /// The agent answers to the order it got, and says what it did on its own.
-fn answers(w: &mut World, on: &str, told: &DesiredWindow, did: [Option<Timestamp>; 2]) {
+pub(super) fn answers(w: &mut World, on: &str, told: &DesiredWindow, did: [Option<Timestamp>; 2]) {
     let [opened_at, closed_at] = did;
     let report = WindowReport { opened_at, closed_at, ..answer(told) };
     w.report(on, Report::Window(Box::new(report))).unwrap();

@@ -13,6 +13,7 @@ use crate::limits::ReservationLimits;
 use crate::name::{GpuUuid, GroupName, NodeName, ProjectName, UserName};
 use crate::node::Liveness;
 use crate::project::Project;
+use crate::stay::Stay;
 use crate::time::{Millis, Timestamp, Window};
 use crate::view::Names;
 
@@ -45,6 +46,10 @@ fn fmt_removed(
         None => f.write_str("its node removed fleet's files beside its checkpoints"),
     }?;
     files_left.map_or(Ok(()), |why| write!(f, "; not all of fleet's files were removed: {why}"))
+}
+
+fn fmt_served(f: &mut fmt::Formatter<'_>, stay: &Stay) -> fmt::Result {
+    write!(f, "{} served it on its own, for {}", stay.node, stay.until.since(stay.from))
 }
 
 fn fmt_released(f: &mut fmt::Formatter<'_>, gpus: &str, declared_by: Option<&str>) -> fmt::Result {
@@ -621,6 +626,7 @@ impl Event {
             E::GpusReleased { node, gpus, declared_by, .. } => {
                 fmt_released(f, &placed(names, node, gpus), declared_by.as_deref())
             }
+            E::ServedByNode(stay) => fmt_served(f, stay),
             E::JoinTokenCreated { names, .. } => write!(f, "join token made for {}", list(names)),
             E::JoinTokenRedeemed { node, .. } => write!(f, "join token used by {node}"),
             E::TokenWithdrawn { by, .. } => write!(f, "token withdrawn by {by}"),
