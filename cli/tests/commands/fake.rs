@@ -475,6 +475,7 @@ impl Fleet for Service {
         log_level(LogLevelRequest) -> LogLevelReply;
         list_checkpoints(ListCheckpointsRequest) -> ListCheckpointsResponse;
         get_gpu_history(GetGpuHistoryRequest) -> GpuHistory;
+        get_usage(GetUsageRequest) -> Usage;
         import_reservations(ImportReservationsRequest) -> ImportReservationsResponse;
         undo_import(UndoImportRequest) -> UndoImportResponse;
         extend_reservation(ExtendReservationRequest) -> Reservation;

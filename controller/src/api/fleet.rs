@@ -261,6 +261,12 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.gpu_history(request.get_ref()).await?))
     }
 
+    async fn get_usage(&self, request: Request<v1::GetUsageRequest>) -> Reply<v1::Usage> {
+        self.0.callers.user(&request).await?;
+        self.0.newest().await?;
+        Ok(Response::new(self.0.usage(request.get_ref()).await?))
+    }
+
     async fn create_reservation(
         &self,
         request: Request<v1::CreateReservationRequest>,

@@ -42,6 +42,7 @@ mod series;
 mod tokens;
 mod trial;
 mod unheard;
+mod usage;
 mod views;
 mod writes;
 

@@ -15,6 +15,7 @@ use super::*;
 use crate::fatal::{EXIT_DIVERGED, Fatal, FatalHook};
 
 mod prune;
+mod stays;
 
 const CLUSTER: &str = "fleet-test";
 

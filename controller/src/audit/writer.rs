@@ -17,6 +17,7 @@ use redb::{Database, ReadableDatabase, ReadableTable};
 use tokio::sync::oneshot;
 
 use super::floor;
+use super::stays;
 use super::store::{
     AuditError, BY_LOG_INDEX, BY_OBJECT, BY_TIME, Head, KEY_THROUGH, NUMBERS, RECORDS, check_line,
 };
@@ -439,6 +440,7 @@ impl Writer {
             numbers
                 .insert(KEY_THROUGH, self.through.map_or(before, |through| through.max(before)))?;
         }
+        stays::insert(&write, self.buffer.iter().map(|record| &record.body))?;
         if self.floor_moved {
             floor::set(&write, &self.floor)?;
         }

@@ -27,6 +27,7 @@ pub mod reservation;
 pub mod status;
 pub mod story;
 pub mod token;
+pub mod usage;
 pub mod user;
 pub mod values;
 

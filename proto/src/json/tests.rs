@@ -129,6 +129,11 @@ fn a_stay_on_a_gpu_has_the_agreed_json() {
 }
 
 #[test]
+fn what_was_held_has_the_agreed_json() {
+    check("usage", &usage::UsageRow::all(samples::usage()));
+}
+
+#[test]
 fn the_fleet_has_the_agreed_json() {
     check("status", &[status::Status::from(samples::status())]);
 }

@@ -607,6 +607,34 @@ pub(super) fn new_feed() -> pb::NewFeed {
     pb::NewFeed { feed: Some(feed), urls: vec![url("ctl1.lab"), url("ctl2.lab")] }
 }
 
+/// What was held by class: jobs of two classes, a reservation with a job in it.
+pub(super) fn usage() -> pb::Usage {
+    let hours = |hours: u64| hours * 3_600_000;
+    let row = |name: &str, (reserved, in_jobs, jobs, lost): (u64, u64, u64, u64)| pb::UsageRow {
+        name: name.to_owned(),
+        reserved_gpu_ms: hours(reserved),
+        in_jobs_gpu_ms: hours(in_jobs),
+        jobs_gpu_ms: hours(jobs),
+        held_gpu_ms: hours(reserved + jobs),
+        lost_gpu_ms: hours(lost),
+        jobs: 3,
+        reservations: u64::from(reserved > 0),
+    };
+    pb::Usage {
+        by: "class".to_owned(),
+        rows: vec![
+            row("normal", (0, 0, 1_241, 12)),
+            row("", (48, 36, 0, 0)),
+            row("scavenger", (0, 0, 7, 1)),
+        ],
+        total: Some(pb::UsageRow { jobs: 9, ..row("", (48, 36, 1_248, 13)) }),
+        rows_left_out: 0,
+        from_unix_ms: at(0),
+        until_unix_ms: at(60 * 24 * 14),
+        complete_from_unix_ms: at(60 * 24),
+    }
+}
+
 /// A token just made.
 pub(super) fn join_token() -> pb::JoinToken {
     pb::JoinToken {
