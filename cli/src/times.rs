@@ -14,7 +14,7 @@ use jiff::civil::{Date, DateTime, Time, Weekday};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Span, Timestamp};
 
-pub(crate) use past::{parse_past, parse_past_day};
+pub(crate) use past::{parse_month, parse_past, parse_past_day};
 pub(crate) use typed::{Edge, Taken, across_a_change, read_when};
 
 /// Longest length accepted, in seconds: ten years. What is sensible is decided by the controller.
@@ -32,6 +32,10 @@ pub(crate) enum TimeError {
         "{0:?} is not a past time; write one like 2h, 09:00, yesterday 14:00, tuesday or 2026-11-20"
     )]
     NotAPastTime(String),
+    #[error("{0:?} is not a month; write one like 2026-11, or last")]
+    NotAMonth(String),
+    #[error("{0:?} has not begun")]
+    MonthToCome(String),
     #[error("{0:?} is not a length; write one like 8h, 90m, 1d12h or 1-12:00:00{1}")]
     NotALength(String, &'static str),
     #[error("{0:?} has no unit; write 90m for minutes, 8h for hours")]

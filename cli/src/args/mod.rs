@@ -25,6 +25,7 @@ mod run;
 mod series;
 mod snapshot;
 mod typed;
+mod usage;
 mod user;
 mod web;
 mod wrong;
@@ -86,6 +87,7 @@ pub(crate) use run::{AttachArgs, CpArgs, ExecArgs, RunArgs};
 pub(crate) use series::SeriesArgs;
 pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};
 pub(crate) use typed::put_right;
+pub(crate) use usage::UsageArgs;
 pub(crate) use user::{
     UserArgs, UserDisableArgs, UserEnableArgs, UserListArgs, UserRevokeArgs, UserShowArgs, UserVerb,
 };
@@ -173,6 +175,8 @@ pub(crate) enum Verb {
     Calendar(CalendarArgs),
     /// Show who had how much, and who is next
     Share(ShareArgs),
+    /// Show who held how many GPU-hours in a month
+    Usage(UsageArgs),
     /// Log a browser in to fleet's web page
     Web(WebArgs),
     /// Show your GPUs on this machine
@@ -246,6 +250,7 @@ impl Verb {
             | Verb::Status(_)
             | Verb::Calendar(_)
             | Verb::Share(_)
+            | Verb::Usage(_)
             | Verb::Project(_)
             | Verb::Class(_)
             | Verb::Web(_)

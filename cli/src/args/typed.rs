@@ -22,7 +22,7 @@ const ELSEWHERE: [(&[&str], &str); 32] = [
     (
         &["sacct", "sreport"],
         "`fleet ps --all` shows ended jobs too, `fleet why JOB` what happened to one; \
-         `fleet audit export` has everything",
+         `fleet usage` shows GPU-hours, `fleet audit export` has everything",
     ),
     (
         &["scontrol", "inspect", "get", "show"],
@@ -72,8 +72,8 @@ const ELSEWHERE: [(&[&str], &str); 32] = [
         "`fleet calendar` shows who has which GPU when",
     ),
     (
-        &["usage", "report", "reports", "stats", "sstat"],
-        "`fleet top` shows what is in use, `fleet audit export` who held what",
+        &["report", "reports", "stats", "sstat", "accounting"],
+        "`fleet usage` shows who held how much, `fleet top` what is in use now",
     ),
     (&["nodes", "machines", "hosts"], "`fleet node list` lists the machines"),
     (&["gpus"], "`fleet gpu list` lists the GPUs"),

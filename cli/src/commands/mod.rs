@@ -50,6 +50,7 @@ mod status;
 mod streams;
 mod terminal;
 mod token;
+mod usage;
 mod user;
 mod watch;
 mod web;
@@ -268,6 +269,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             },
         },
         Verb::Share(args) => project::share(context, &args).await,
+        Verb::Usage(args) => usage::run(context, &args).await,
         Verb::Class(args) => match args.verb {
             None => class::list(context, &args.list).await,
             Some(ClassVerb::List(list)) => class::list(context, &list).await,

@@ -25,11 +25,11 @@ pub(super) fn as_typed(field: &str) -> String {
         "limits.group" | "add_groups" => "the group",
         "project.name" => "the project",
         "class.name" => "the class",
-        "at_end" | "begin" | "class" | "everybody" | "gpus_each" | "min_run" | "preemptible"
-        | "priority" | "save_limit" | "deadline" | "image" | "max_deferral" | "memory" | "cpus"
-        | "name" | "half_life" | "names" | "note" | "project" | "reason" | "restarts"
-        | "stop_after" | "stop_grace" | "transfer_to" | "ttl" | "weight" | "with"
-        | "without_gpus" | "places_kept" | "hold" => {
+        "at_end" | "begin" | "by" | "class" | "everybody" | "gpus_each" | "min_run"
+        | "preemptible" | "priority" | "save_limit" | "deadline" | "image" | "max_deferral"
+        | "memory" | "cpus" | "from" | "name" | "half_life" | "names" | "note" | "project"
+        | "reason" | "restarts" | "stop_after" | "stop_grace" | "transfer_to" | "ttl"
+        | "weight" | "with" | "until" | "without_gpus" | "places_kept" | "hold" => {
             return format!("--{}", bare.replace('_', "-"));
         }
         _ => return field.to_owned(),

@@ -35,6 +35,7 @@ mod table;
 pub(crate) mod text;
 pub(crate) mod token;
 mod tone;
+mod usage;
 pub(crate) mod user;
 pub(crate) mod values;
 

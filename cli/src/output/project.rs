@@ -1,5 +1,6 @@
 //! Shows projects, and who had how much of the fleet.
 
+use fleet_core::fair_share::gpu_hours as hours;
 use fleet_proto::json::project::{Project, Share, ShareLine};
 
 use super::values::or_dash;
@@ -8,12 +9,6 @@ use crate::times::Clock;
 
 /// What stands for a project as a whole among its people.
 const ALL: &str = "(all)";
-
-/// GPU-hours with one digit: `12.3`.
-fn hours(gpu_ms: u64) -> String {
-    let tenths = gpu_ms.saturating_add(180_000) / 360_000;
-    format!("{}.{}", tenths / 10, tenths % 10)
-}
 
 /// GPUs, with what of one work without GPUs counts for: `2`, `0.06`.
 fn gpus(millis: u64) -> String {

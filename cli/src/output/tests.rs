@@ -15,6 +15,7 @@ use fleet_proto::json::reservation::Reservation;
 use fleet_proto::json::status::Status;
 use fleet_proto::json::story::Story;
 use fleet_proto::json::token::JoinToken;
+use fleet_proto::json::usage::UsageRow;
 use fleet_proto::json::user::User;
 use fleet_proto::v1 as pb;
 
@@ -249,6 +250,11 @@ fn what_one_holds_is_printed_as_agreed() {
 #[test]
 fn who_had_a_gpu_is_printed_as_agreed() {
     check("gpu-stays", &samples::gpu_stays().map(GpuStay::from));
+}
+
+#[test]
+fn what_was_held_is_printed_as_agreed() {
+    check("usage", &UsageRow::all(samples::usage()));
 }
 
 #[test]

@@ -58,6 +58,42 @@ pub(crate) fn parse_past_day(
     Ok((start.timestamp(), end.timestamp()))
 }
 
+/// The calendar month that a text means, from its first midnight to the next month's: `2026-11`, or `last`; without a
+/// text the one that it is now. A month that has not begun is none of the past.
+pub(crate) fn parse_month(
+    text: Option<&str>,
+    now: Timestamp,
+    zone: &TimeZone,
+) -> Result<(Timestamp, Timestamp), TimeError> {
+    let this = now.to_zoned_datetime(zone.clone()).date().first_of_month();
+    let out_of_range = || TimeError::OutOfRange(text.unwrap_or_default().to_owned());
+    let month = match text.map(str::trim) {
+        None => this,
+        Some("last") => this.checked_sub(Span::new().months(1)).map_err(|_| out_of_range())?,
+        Some(text) => month(text).ok_or_else(|| TimeError::NotAMonth(super::shortened(text)))?,
+    };
+    if month > this {
+        return Err(TimeError::MonthToCome(super::shortened(text.unwrap_or_default())));
+    }
+    let next = month.checked_add(Span::new().months(1)).map_err(|_| out_of_range())?;
+    let start = |date: jiff::civil::Date| {
+        // Where the clocks are put forward at midnight the month begins when that is over.
+        let midnight = zone.to_ambiguous_timestamp(date.to_datetime(jiff::civil::Time::midnight()));
+        midnight.compatible().map_err(|_| out_of_range())
+    };
+    Ok((start(month)?, start(next)?))
+}
+
+fn month(text: &str) -> Option<jiff::civil::Date> {
+    let (year, month) = text.split_once('-')?;
+    let digits =
+        |text: &str, count| text.len() == count && text.bytes().all(|b| b.is_ascii_digit());
+    if !digits(year, 4) || !digits(month, 2) {
+        return None;
+    }
+    jiff::civil::Date::new(year.parse().ok()?, month.parse().ok()?, 1).ok()
+}
+
 fn before(text: &str, now: Timestamp, length_ms: u64) -> Result<Timestamp, TimeError> {
     let length = i64::try_from(length_ms).ok().map(jiff::SignedDuration::from_millis);
     let at = length.and_then(|length| now.checked_sub(length).ok());
@@ -128,6 +164,30 @@ mod tests {
         assert_eq!(at(saturday, "sunday 02:30").unwrap(), "2026-03-22T01:30:00Z");
         let monday = "2026-03-30T00:15:00Z";
         assert!(at(monday, "yesterday 02:30").unwrap_err().contains("does not exist"));
+    }
+
+    #[test]
+    fn a_month_is_one_of_the_viewers_zone() {
+        let zone = TimeZone::get("Europe/Berlin").unwrap();
+        let now: Timestamp = "2026-11-30T23:30:00Z".parse().unwrap();
+        let read = |text: Option<&str>| {
+            let read = parse_month(text, now, &zone);
+            read.map(|(from, until)| format!("{from} {until}")).map_err(|error| error.to_string())
+        };
+        // It is December in Berlin.
+        let this = "2026-11-30T23:00:00Z 2026-12-31T23:00:00Z";
+        assert_eq!(read(None).unwrap(), this);
+        assert_eq!(read(Some("2026-12")).unwrap(), this);
+        let last = "2026-10-31T23:00:00Z 2026-11-30T23:00:00Z";
+        assert_eq!(read(Some("last")).unwrap(), last);
+        assert_eq!(read(Some(" 2026-11 ")).unwrap(), last);
+        // The clocks are put back in it.
+        assert_eq!(read(Some("2026-10")).unwrap(), "2026-09-30T22:00:00Z 2026-10-31T23:00:00Z");
+        for text in ["2026-13", "2026-00", "2026", "2026-1", "11-2026", "november", "+026-11", ""] {
+            assert!(read(Some(text)).unwrap_err().contains("is not a month"), "{text}");
+        }
+        assert!(read(Some("2027-01")).unwrap_err().contains("has not begun"));
+        assert!(read(Some("9999-12")).unwrap_err().contains("has not begun"));
     }
 
     #[test]
