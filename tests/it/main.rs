@@ -54,6 +54,7 @@ mod soak;
 mod stories;
 mod strangers;
 mod upgrade;
+mod usage;
 mod vouching;
 mod waiting;
 mod web;

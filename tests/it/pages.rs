@@ -354,6 +354,9 @@ fn projects(typist: &Typist<'_>) -> Result<()> {
         "fleet run -d -G 1 --project vision -- python3 train.py",
         "fleet calendar feed create --project vision",
         "fleet share",
+        "fleet usage",
+        "fleet usage --month last --by project",
+        "fleet usage --from 7d --mine",
     ])?;
     let made = typist.run("fleet reserve -G 1 -t 2h --project vision")?;
     typist.lab.run(&["release", made.stdout.trim()])?;
