@@ -6,7 +6,7 @@ use super::output::OutputArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Numbers are GPU-hours: two GPUs for three hours are 6.0. RESERVED is what reservations held, used or not; \
+    after_help = "Numbers are GPU-hours: two GPUs for three hours are 6.0. JSON and CSV have GPU-milliseconds. RESERVED is what reservations held, used or not; \
     IN JOBS is the part of it that jobs within them held. JOBS is what jobs outside of reservations held. HELD is RESERVED \
     and JOBS together. LOST is work of jobs that a fault or an eviction destroyed.\n\n\
     A GPU is held until it is proven empty. HELD says who had a GPU, not how busy the GPU was. --by class has one row for \

@@ -26,9 +26,9 @@ impl Context {
         let now = self.clock.now();
         let question = question(request, now).map_err(|rejection| to_status(&rejection))?;
         let _turn = TURNS.acquire().await.map_err(|_| Status::internal("no report is made"))?;
-        let (open, through, pruned) = self.raft.read(|fsm| {
+        let (open, through) = self.raft.read(|fsm| {
             let open: Vec<Stay> = fsm.open_stays(now).collect();
-            (open, fsm.audit_head().0, fsm.audit_pruned().map(|pruned| pruned.until))
+            (open, fsm.audit_head().0)
         });
         let Window { starts_at, ends_at } = question.window;
         let (by, window) = (question.by, question.window);
@@ -44,6 +44,8 @@ impl Context {
         let (mut rows, total) = usage.rows();
         let left_out = rows.len().saturating_sub(USAGE_ROWS_MAX);
         rows.truncate(USAGE_ROWS_MAX);
+        // Asked last: what was pruned meanwhile may be missing above.
+        let pruned = self.raft.read(|fsm| fsm.audit_pruned().map(|pruned| pruned.until));
         let complete_from = pruned.filter(|pruned| *pruned > starts_at);
         Ok(v1::Usage {
             by: by.word().to_owned(),
@@ -95,7 +97,8 @@ fn question(request: &v1::GetUsageRequest, now: Timestamp) -> Result<Question, R
 
 fn too_many() -> Rejection {
     let problem = format!(
-        "is too early: more than {STAYS_READ_MAX} jobs and reservations held GPUs since; ask for a shorter time"
+        "is too early: the report would read more than {STAYS_READ_MAX} attempts and reservations; ask for a \
+         later or a shorter time"
     );
     Rejection::field("from", problem)
 }

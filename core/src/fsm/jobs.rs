@@ -353,7 +353,10 @@ impl Fsm {
         let Some(allocation) = self.allocations.remove(id) else { return };
         if let Some(lease) = &allocation.lease {
             self.end_lease(lease);
-            self.note_end(lease, ended_at(&allocation, report, self.now));
+            // Of an attempt that is lost nobody knows the end, until its node is back.
+            if !matches!(report.end, AttemptEnd::Lost { .. }) {
+                self.note_end(lease, ended_at(&allocation, report, self.now));
+            }
         }
         turn.say(Event::AttemptEnded {
             job: allocation.job.clone(),

@@ -305,6 +305,7 @@ impl Fsm {
     ) {
         let known = self.allocations.get(id).is_some_and(|a| a.node == *node && a.epoch == epoch);
         if !known {
+            self.note_end_of_lost(node, id, epoch, report.ended_at);
             return;
         }
         // A program can be gone before its start was reported.
@@ -312,5 +313,24 @@ impl Fsm {
             self.started(turn, node, id, epoch, (at, None), GoesOn::No);
         }
         self.end_attempt(turn, id, report);
+    }
+
+    /// The attempt was lost while its node was away. Its GPUs are held until they are proven empty, but not by a program that
+    /// was gone long before.
+    fn note_end_of_lost(
+        &mut self,
+        node: &NodeName,
+        id: &AllocationId,
+        epoch: Epoch,
+        at: Timestamp,
+    ) {
+        let holder = LeaseHolder::Allocation(id.clone());
+        let mut on_node = self.leases.on(node);
+        let held = on_node.find(|lease| lease.epoch == epoch && lease.holder == holder);
+        let held = held.map(|lease| lease.id.clone());
+        drop(on_node);
+        if let Some(lease) = held {
+            self.note_end(&lease, at);
+        }
     }
 }

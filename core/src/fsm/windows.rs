@@ -188,6 +188,7 @@ impl Fsm {
             return;
         }
         self.note_own_doing(turn, node, report);
+        self.note_end_of_ending(report);
         if report.revision > newest {
             self.take_newer(turn, node, report);
         } else if report.revision == newest && !taken {
@@ -204,6 +205,16 @@ impl Fsm {
         }
     }
 
+    /// A node that was away ended the window alone, and somebody has released it meanwhile: its order is older, and its
+    /// time is right.
+    fn note_end_of_ending(&mut self, report: &WindowReport) {
+        let r = self.reservations.get(&report.reservation);
+        let ending = r.filter(|r| r.state == ReservationState::Ending);
+        if let (Some(lease), Some(at)) = (ending.and_then(|r| r.lease.clone()), report.closed_at) {
+            self.note_end(&lease, at);
+        }
+    }
+
     /// What the node did on its own, once.
     fn note_own_doing(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
         let id = &report.reservation;
@@ -211,6 +222,9 @@ impl Fsm {
         let (owner, gpus) = (r.owner.clone(), r.gpus.clone());
         let Some(given) = &r.handed_out else { return };
         let (opened, closed) = (given.opened_at, given.closed_at);
+        // Its time passed before its node spoke, so nobody counted what the node did.
+        let over = matches!(r.state, ReservationState::Ended | ReservationState::Cancelled);
+        let uncounted = over && opened.is_none() && report.opened_at.is_some();
         if let Some(at) = report.opened_at.filter(|at| opened != Some(*at)) {
             // It opens again what it had closed.
             self.tell_what_its_node_opened(turn, id);
@@ -231,6 +245,9 @@ impl Fsm {
             drop(r);
             let (reservation, node) = (id.clone(), node.clone());
             turn.say(Event::WindowClosedByNode { reservation, node, at, gpus });
+        }
+        if uncounted {
+            self.charge_what_its_node_opened(turn, id);
         }
     }
 

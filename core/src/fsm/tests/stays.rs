@@ -4,15 +4,19 @@ use std::collections::BTreeMap;
 
 use super::adoption::{found, recount, restore};
 use super::windows::{answers, told};
-use super::world::{START, World, bad, ended, gpu, job, person, plain, res, training, user};
+use super::world::{START, World, bad, ended, gpu, job, node, person, plain, res, training, user};
+use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, Envelope, GpuCommand, ProjectCommand, Report, ReservationCommand};
+use crate::command::{
+    Command, Envelope, GpuCommand, NodeCommand, ProjectCommand, Report, ReservationCommand,
+};
 use crate::event::Event;
 use crate::health::Severity;
 use crate::id::LeaseId;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
 use crate::name::ProjectName;
+use crate::node::Liveness;
 use crate::reservation::ReservationState;
 use crate::state::Fsm;
 use crate::stay::Stay;
@@ -193,6 +197,43 @@ fn an_end_that_was_heard_late_counts_unless_the_gpus_were_not_empty() {
         w.release("titan01");
         assert_eq!(minutes(&the_one(&w)), (0, until), "empty {stuck} minutes later");
     }
+}
+
+#[test]
+fn a_lost_attempt_holds_its_gpus_until_the_end_that_its_node_tells() {
+    let mut w = World::with(&["titan01"]);
+    let stop_after = Some(Millis::minutes(10));
+    let a = w.run("a", JobSpec { stop_after, ..plain(1) }, "titan01", &[0]);
+    let epoch = w.fsm.allocation(&a).unwrap().epoch;
+    let (liveness, silent_for) = (Liveness::Unreachable, Millis::minutes(1));
+    let silent = NodeCommand::SetLiveness { node: node("titan01"), liveness, silent_for };
+    w.give(Actor::controller(), Command::Node(silent)).unwrap();
+    w.pass(Millis::minutes(300));
+    assert!(w.fsm.allocation(&a).is_none(), "it is lost");
+    let mut report = ended(AttemptEnd::Signaled { signal: 15 }, false);
+    report.ended_at = START + Millis::minutes(12);
+    // Said twice, as after a connection that broke.
+    for _ in 0..2 {
+        let (allocation, report) = (a.clone(), report.clone());
+        w.report("titan01", Report::Ended { allocation, epoch, report }).unwrap();
+    }
+    w.release("titan01");
+    assert_eq!(minutes(&the_one(&w)), (0, 12));
+}
+
+#[test]
+fn a_window_that_its_silent_node_ended_has_the_nodes_time_although_it_was_released_meanwhile() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r", 1, Millis::ZERO, Millis::minutes(60)).unwrap();
+    w.pass(Millis::minutes(1));
+    let order = told(&w, "titan01", "r").unwrap();
+    w.agents_answer = false;
+    w.pass(Millis::minutes(49));
+    release(&mut w, "r");
+    w.pass(Millis::minutes(250));
+    answers(&mut w, "titan01", &order, [None, Some(START + Millis::minutes(60))]);
+    w.release("titan01");
+    assert_eq!(minutes(&the_one(&w)), (0, 60));
 }
 
 #[test]

@@ -290,6 +290,13 @@ fn what_a_node_did_alone_is_taken_over_whether_it_speaks_before_time_is_advanced
             assert!(story.iter().any(|s| s.contains("opened it on its own")), "{story:?}");
             assert!(story.iter().any(|s| s.contains("closed it on its own")), "{story:?}");
         }
+        let served = w.heard.iter().filter_map(|event| match event {
+            crate::event::Event::ServedByNode(stay) => Some((stay.of(), stay.from, stay.until)),
+            _ => None,
+        });
+        let at = |hours| START + Millis::hours(hours);
+        let day = [("res-r1", at(2), at(4)), ("res-r2", at(5), at(7))];
+        assert_eq!(served.collect::<Vec<_>>(), day, "time first: {time_first}");
         assert_eq!(w.state_of("a"), "timed_out");
         // Said again with every connection: nothing more comes of it.
         let before = w.fsm.clone();
