@@ -195,7 +195,7 @@ pub enum KeptFor {
         owner: UserName,
         id: ReservationId,
     },
-    /// The first job that waits gets a place on this node.
+    /// A job before it that waits has a place on this node.
     Job {
         job: Option<JobId>,
         node: NodeName,

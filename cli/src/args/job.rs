@@ -107,7 +107,7 @@ pub(crate) enum JobVerb {
     cores alone leaves no GPU without cores. A job on GPUs that names neither -c nor --memory gets its GPUs' portion of \
     the node. If the cores are taken it gets less, but never less than what stays for its GPUs.\n\n\
     --places-kept: for so many of the jobs that wait, at most one of each user, fleet keeps the place where they can start \
-    first. Later jobs run there only if they end before. More places help large jobs and leave more GPUs idle.\n\n\
+    first. Later jobs may run there if they end before, or fit beside. More places help large jobs.\n\n\
     Examples:\n  \
     fleet job defaults\n  \
     fleet job defaults --stop-after 30m\n  \

@@ -6,7 +6,7 @@
 //!
 //! How jobs are served: in the order of `order.rs`; packed onto the fullest node that fits, the closest GPUs
 //! first; never on a GPU that is promised to a reservation before the job's end; and behind the
-//! first job that waits only what does not delay it (EASY backfill).
+//! jobs whose places are kept only what delays none of them (backfill).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -212,7 +212,7 @@ fn serve<'a>(
         placed.insert(&job.id);
         spent = planner.is_spent();
     }
-    let kept = kept_places(fsm, &planner, spent);
+    let kept = kept_places(fsm, &planner, &placed, spent);
     Round {
         planner,
         holds,
@@ -305,15 +305,22 @@ impl<'a> Blocked<'a> {
 
 /// Whose places are to be kept from now on. Who has one keeps it while shares change, until the job starts or its start
 /// slips by more than [`PLACE_SLIPS_MAX`]: else small jobs of people who had little would keep a large one from ever
-/// starting. `spent`: nothing was left to give before the plan came to all.
-fn kept_places(fsm: &Fsm, planner: &Planner<'_>, spent: bool) -> Vec<KeptPlace> {
-    let known: BTreeMap<&JobId, &KeptPlace> = fsm.kept_places().map(|k| (&k.job, k)).collect();
+/// starting. What is `placed` leaves the list when it starts: it may still be refused. `spent`: nothing was left to give
+/// before the plan came to all.
+fn kept_places(
+    fsm: &Fsm,
+    planner: &Planner<'_>,
+    placed: &BTreeSet<&JobId>,
+    spent: bool,
+) -> Vec<KeptPlace> {
+    let known: BTreeMap<&JobId, (usize, &KeptPlace)> =
+        fsm.kept_places().enumerate().map(|(at, kept)| (&kept.job, (at, kept))).collect();
     let seen: BTreeSet<&JobId> = planner.kept.iter().filter_map(|k| k.job.as_ref()).collect();
     let seen_now = planner.kept.iter().filter_map(|place| {
         let job = place.job.as_ref()?;
         match known.get(job) {
-            Some(known) if place.starts_at > known.starts_at + PLACE_SLIPS_MAX => None,
-            Some(known) => Some((*known).clone()),
+            Some((_, known)) if place.starts_at > known.starts_at + PLACE_SLIPS_MAX => None,
+            Some((_, known)) => Some((*known).clone()),
             // What comes before all shares is first by itself, and only for a while.
             None if fsm.job(job).is_some_and(|job| order::comes_first(job, fsm.now())) => None,
             None => Some(KeptPlace { job: job.clone(), starts_at: place.starts_at }),
@@ -321,8 +328,13 @@ fn kept_places(fsm: &Fsm, planner: &Planner<'_>, spent: bool) -> Vec<KeptPlace> 
     });
     // Of these the plan did not look for a place.
     let unseen = fsm.kept_places().filter(|known| !seen.contains(&known.job));
-    let unseen = unseen.filter(|_| spent || planner.keeps_enough()).cloned();
-    seen_now.chain(unseen).take(planner.kept_max).collect()
+    let unseen = unseen
+        .filter(|known| spent || planner.keeps_enough() || placed.contains(&known.job))
+        .cloned();
+    let mut kept: Vec<KeptPlace> = seen_now.chain(unseen).take(planner.kept_max).collect();
+    // In the order that they had, so that nothing is proposed where nothing has changed.
+    kept.sort_by_key(|kept| known.get(&kept.job).map_or(usize::MAX, |(at, _)| *at));
+    kept
 }
 
 /// What the leader proposes: what starts, and whose places are kept.

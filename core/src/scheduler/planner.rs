@@ -81,6 +81,8 @@ pub(super) struct Planner<'a> {
     pub(super) kept: Vec<Shadow>,
     /// Whose jobs those are.
     kept_for: BTreeSet<&'a UserName>,
+    /// Jobs whose places were kept before.
+    known: BTreeSet<&'a JobId>,
     /// What was foreseen of jobs while the queue was served: their places are noted already.
     expected: BTreeMap<&'a JobId, Foreseen>,
     /// Places that are held for running jobs that must leave theirs.
@@ -99,11 +101,13 @@ pub(super) struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     pub(super) fn new(capacity: Capacity<'a>, reasons: Reasons) -> Self {
-        let kept_max = usize::from(capacity.fsm.job_defaults().places_kept);
+        let fsm = capacity.fsm;
+        let kept_max = usize::from(fsm.job_defaults().places_kept);
         Self {
             capacity,
             kept: Vec::new(),
             kept_for: BTreeSet::new(),
+            known: fsm.kept_places().map(|kept| &kept.job).collect(),
             unforeseen: BTreeSet::new(),
             expected: BTreeMap::new(),
             claims: Vec::new(),
@@ -433,9 +437,14 @@ impl<'a> Planner<'a> {
     }
 
     /// Whether a place is kept for the job if its start can be foreseen. One of each person: else the long list of one
-    /// would keep all places.
+    /// would keep all places. Who has a place keeps it also when another job of theirs comes before it, as one that was
+    /// interrupted does.
     fn may_keep(&self, ask: &Ask<'_>) -> bool {
-        ask.source == Source::Anywhere && !self.keeps_enough() && !self.kept_for.contains(ask.owner)
+        let is_their_first = || {
+            !self.kept_for.contains(ask.owner)
+                || ask.job.is_some_and(|job| self.known.contains(job))
+        };
+        ask.source == Source::Anywhere && !self.keeps_enough() && is_their_first()
     }
 
     /// Places are kept for as many jobs as the fleet keeps them for.

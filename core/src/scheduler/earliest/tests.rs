@@ -12,8 +12,8 @@ const GPUS: usize = 4;
 
 fn claims() -> impl Strategy<Value = Vec<Claim>> {
     // Some began before now; each is on some GPUs for a while.
-    let claim = (0u64..1_030, 1u64..15, 1u64..1 << GPUS).prop_map(|(from, length, gpus)| {
-        let from = Timestamp(from.max(990));
+    let claim = (990u64..1_030, 1u64..15, 1u64..1 << GPUS).prop_map(|(from, length, gpus)| {
+        let from = Timestamp(from);
         Claim { from, until: Timestamp((from.0 + length).max(NOW.0 + 1)), gpus }
     });
     prop::collection::vec(claim, 0..8)

@@ -197,6 +197,25 @@ fn a_large_job_keeps_its_place_while_people_with_little_use_send_small_ones() {
 }
 
 #[test]
+fn a_job_keeps_its_place_while_an_interrupted_one_of_the_same_user_comes_before_it() {
+    let mut story = fleet(1, 6);
+    story.send("ada", 0, 1, &on(3, 10));
+    story.send("bob", 0, 1, &on(2, 2));
+    assert_eq!(story.placed(), counts(&[("ada", 1), ("bob", 1)]));
+    story.send("bob", 1, 1, &on(4, 10));
+    story.place();
+    let before = kept(&story);
+    assert_eq!(before[0].job.as_str(), "job-bob01");
+    story.end("job-bob00", AttemptEnd::NodeFault { message: "GPU lost".to_owned() });
+    story.place();
+    assert_eq!(kept(&story), before);
+    // Two places for one user: no third, for a job that had none.
+    story.send("bob", 2, 1, &on(2, 10));
+    story.place();
+    assert_eq!(kept(&story), before);
+}
+
+#[test]
 fn a_kept_place_that_slips_is_given_by_the_shares_again() {
     let mut story = fleet(1, 2);
     story.send("ada", 0, 1, &on(1, 10));
