@@ -5,6 +5,7 @@
 
 pub mod convert;
 pub mod json;
+pub mod month;
 pub mod requests;
 pub mod transport;
 

@@ -29,6 +29,7 @@ fn a_browser_reserves_at_any_controller() -> Result<()> {
     let mut steps = Steps::default();
     steps.step("a code logs in once, at any controller", || codes(&lab));
     steps.step("what a browser reserves is reserved, and a conflict says whose", || reserve(&lab));
+    steps.step("reports are of months that there were, by what there is", || reports(&lab));
     steps.step("only a controller passes on what a browser asks", || passed_on(&lab));
     steps.step("nobody else's page, no stranger and no nonsense gets in", || refused(&lab));
     steps.step("all browsers are logged out", || logged_out(&lab));
@@ -206,6 +207,25 @@ fn refused(lab: &Lab) -> Result<()> {
 }
 
 /// The id of a session is no secret: the audit log shows it. Who sends it must be a controller.
+fn reports(lab: &Lab) -> Result<()> {
+    let browser = logged_in(lab)?;
+    let report = browser.get("/reports")?;
+    ensure!(report.status == 200 && report.body.contains("Who held what in 20"), "{}", report.body);
+    // The lab has tried a job.
+    ensure!(report.body.contains("<th scope=\"row\">root</th>"), "{}", report.body);
+    for (address, status, said) in [
+        ("/reports/2026-11/node", 200, "--month 2026-11 --by node"),
+        ("/reports/2026-13/user", 404, "2026-13"),
+        ("/reports/2026-11/%3Cscript%3E", 404, "&#60;script&#62;"),
+        ("/reports/2999-01/user", 400, "must be in the past"),
+    ] {
+        let answer = browser.get(address)?;
+        ensure!(answer.status == status, "{address}: {} {}", answer.status, answer.body);
+        ensure!(answer.body.contains(said) && !answer.body.contains("<script>"), "{}", answer.body);
+    }
+    Ok(())
+}
+
 fn passed_on(lab: &Lab) -> Result<()> {
     logged_in(lab)?;
     let records = lab.output(&["audit", "export", "--format", "jsonl"])?;

@@ -272,6 +272,22 @@ export const cases = {
     });
   },
 
+  async "reports-lead-from-month-to-month"(browser) {
+    const page = await browser.open(0, "/reports");
+    const month = await page.locator(".choices b").textContent();
+    assert.match(month, /^\d{4}-\d{2}$/);
+    assert.equal(await page.locator("a[rel=next]").count(), 0, "the next month has not begun");
+    assert.match(await page.locator("main time").last().textContent(), /^\w{3} \d+ \w{3}/);
+    await page.click("a[rel=prev]");
+    await page.waitForURL(`**/reports/*/user`);
+    assert.ok((await page.locator(".choices b").textContent()) < month);
+    await page.click("a[rel=next]");
+    await page.waitForURL(`**/reports/${month}/user`);
+    await page.click(`a[href="/reports/${month}/model"]`);
+    await page.waitForURL(`**/reports/${month}/model`);
+    assert.equal(await page.locator(".choices [aria-current]").textContent(), "model");
+  },
+
   async "days-have-23-or-25-hours"(browser) {
     const days = [
       ["Europe/Berlin", "2026-03-29", 23], ["Europe/Berlin", "2026-10-25", 25], ["Europe/Berlin", "2026-12-01", 24],
@@ -356,7 +372,7 @@ export const cases = {
     await page.keyboard.press("Escape");
     await ownBar(page, browser, "named").click();
     await named(page);
-    for (const path of ["/fleet", "/mine", "/login"]) {
+    for (const path of ["/fleet", "/mine", "/reports", "/login"]) {
       await page.goto(browser.url + path);
       await named(page);
     }
@@ -464,7 +480,7 @@ export const cases = {
           await page.click(`[data-view="${view}"]`);
           await browser.shoot(page, `${view}-${colorScheme}-${width}`);
         }
-        for (const path of ["fleet", "mine", "login"]) {
+        for (const path of ["fleet", "mine", "reports", "login"]) {
           await page.goto(`${browser.url}/${path}`);
           const wide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
           assert.ok(!wide, `${path} is wider than ${width} px`);

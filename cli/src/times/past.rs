@@ -1,5 +1,6 @@
 //! Times that were, as people type them: for what happened, where a plain time of day or weekday is the last one.
 
+use fleet_proto::month::Month;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
@@ -65,33 +66,19 @@ pub(crate) fn parse_month(
     now: Timestamp,
     zone: &TimeZone,
 ) -> Result<(Timestamp, Timestamp), TimeError> {
-    let this = now.to_zoned_datetime(zone.clone()).date().first_of_month();
+    let this = Month::at(now, zone);
     let out_of_range = || TimeError::OutOfRange(text.unwrap_or_default().to_owned());
     let month = match text.map(str::trim) {
         None => this,
-        Some("last") => this.checked_sub(Span::new().months(1)).map_err(|_| out_of_range())?,
-        Some(text) => month(text).ok_or_else(|| TimeError::NotAMonth(super::shortened(text)))?,
+        Some("last") => this.before().ok_or_else(out_of_range)?,
+        Some(text) => {
+            Month::parse(text).ok_or_else(|| TimeError::NotAMonth(super::shortened(text)))?
+        }
     };
     if month > this {
         return Err(TimeError::MonthToCome(super::shortened(text.unwrap_or_default())));
     }
-    let next = month.checked_add(Span::new().months(1)).map_err(|_| out_of_range())?;
-    let start = |date: jiff::civil::Date| {
-        // Where the clocks are put forward at midnight the month begins when that is over.
-        let midnight = zone.to_ambiguous_timestamp(date.to_datetime(jiff::civil::Time::midnight()));
-        midnight.compatible().map_err(|_| out_of_range())
-    };
-    Ok((start(month)?, start(next)?))
-}
-
-fn month(text: &str) -> Option<jiff::civil::Date> {
-    let (year, month) = text.split_once('-')?;
-    let digits =
-        |text: &str, count| text.len() == count && text.bytes().all(|b| b.is_ascii_digit());
-    if !digits(year, 4) || !digits(month, 2) {
-        return None;
-    }
-    jiff::civil::Date::new(year.parse().ok()?, month.parse().ok()?, 1).ok()
+    month.span(zone).ok_or_else(out_of_range)
 }
 
 fn before(text: &str, now: Timestamp, length_ms: u64) -> Result<Timestamp, TimeError> {

@@ -38,6 +38,7 @@ const FILES: &[File] = &[
     file!("login.js"),
     file!("notices.js"),
     file!("question.js"),
+    file!("report.js"),
     file!("selection.js"),
     file!("stream.js"),
     file!("times.js"),

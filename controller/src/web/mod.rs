@@ -20,6 +20,7 @@ mod login;
 mod mine_page;
 mod origin;
 mod page;
+mod reports_page;
 mod session;
 mod story_page;
 mod tls;
@@ -113,6 +114,8 @@ fn routes(web: Shared) -> Router {
         .route("/", get(page::calendar))
         .route("/fleet", get(fleet_page::fleet))
         .route("/mine", get(mine_page::mine))
+        .route("/reports", get(reports_page::now))
+        .route("/reports/{month}/{by}", get(reports_page::of_month))
         .route("/job/{id}", get(story_page::job))
         .route("/reservation/{id}", get(story_page::reservation))
         .route("/node/{id}", get(story_page::node))
