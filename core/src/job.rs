@@ -231,7 +231,7 @@ impl JobSpec {
 pub const WITHOUT_GPUS_PERCENT: u8 = 50;
 
 /// For how many waiting jobs places are kept at first.
-pub const PLACES_KEPT: u8 = 16;
+pub const PLACES_KEPT: u32 = 16;
 
 /// What an admin set for jobs that say nothing themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -245,14 +245,14 @@ pub struct JobDefaults {
     pub without_gpus_percent: u8,
     /// For how many of the jobs that wait a place is kept, so that later ones do not delay them.
     #[serde(default = "places_kept")]
-    pub places_kept: u8,
+    pub places_kept: u32,
 }
 
 fn without_gpus_percent() -> u8 {
     WITHOUT_GPUS_PERCENT
 }
 
-fn places_kept() -> u8 {
+fn places_kept() -> u32 {
     PLACES_KEPT
 }
 

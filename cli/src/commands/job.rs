@@ -59,8 +59,9 @@ pub(super) async fn defaults(context: &Context, args: &JobDefaultsArgs) -> Resul
     let stop_after_ms = stop_after_ms(context, args.stop_after.as_deref())?;
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let (without_gpus_percent, places_kept) = (args.without_gpus, args.places_kept);
-    let asked = stop_after_ms.or(without_gpus_percent.or(places_kept).map(u64::from));
-    let answer = if asked.is_none() {
+    let only_asks =
+        stop_after_ms.is_none() && without_gpus_percent.is_none() && places_kept.is_none();
+    let answer = if only_asks {
         let request = GetJobDefaultsRequest {};
         client.call(request, async |api, r| api.get_job_defaults(r).await).await?
     } else {

@@ -336,7 +336,7 @@ pub(super) fn job_defaults(defaults: &JobDefaults) -> v1::JobDefaults {
     v1::JobDefaults {
         stop_after_ms: defaults.stop_after.map(|after| after.0),
         without_gpus_percent: u32::from(defaults.without_gpus_percent),
-        places_kept: u32::from(defaults.places_kept),
+        places_kept: defaults.places_kept,
     }
 }
 

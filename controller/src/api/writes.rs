@@ -123,9 +123,12 @@ impl Context {
         let key = request_key(request.meta.as_ref(), &request)?;
         let without_gpus_percent =
             request.without_gpus_percent.map(|percent| u8::try_from(percent).unwrap_or(u8::MAX));
-        let places_kept = request.places_kept.map(|n| u8::try_from(n).unwrap_or(u8::MAX));
         let stop_after = request.stop_after_ms.map(Millis);
-        let change = JobDefaultsChange { stop_after, without_gpus_percent, places_kept };
+        let change = JobDefaultsChange {
+            stop_after,
+            without_gpus_percent,
+            places_kept: request.places_kept,
+        };
         if change != JobDefaultsChange::default() {
             let command = Command::Job(JobCommand::SetDefaults(change));
             self.change(&caller.actor, Some(key), command).await?;

@@ -28,9 +28,8 @@ struct Reports {
     after: Option<String>,
     by: &'static str,
     kinds: Vec<&'static str>,
-    /// Without the total.
+    /// The total last.
     rows: Vec<Row>,
-    total: Option<Row>,
     from: Option<String>,
     until: Option<String>,
     /// In which the month begins and ends.
@@ -40,6 +39,7 @@ struct Reports {
 }
 
 struct Row {
+    total: bool,
     name: String,
     link: Option<String>,
     held: String,
@@ -53,14 +53,13 @@ struct Row {
 
 impl Row {
     fn of(row: UsageRow, by: UsageBy) -> Self {
-        let name = row.name.unwrap_or_default();
+        let link = row.name.as_ref().filter(|_| by == UsageBy::Node);
+        // Without a name: reservations among classes.
+        let unnamed = if row.total { "total" } else { "reservations" };
         Self {
-            link: (by == UsageBy::Node && !row.total).then(|| format!("/node/{name}")),
-            name: match name.is_empty() {
-                // Reservations among classes.
-                true => "reservations".to_owned(),
-                false => name,
-            },
+            total: row.total,
+            link: link.map(|name| format!("/node/{name}")),
+            name: row.name.unwrap_or_else(|| unnamed.to_owned()),
             held: gpu_hours(row.held_gpu_ms),
             reserved: gpu_hours(row.reserved_gpu_ms),
             in_jobs: gpu_hours(row.in_jobs_gpu_ms),
@@ -103,14 +102,13 @@ async fn report(web: &Shared, user: &LoggedIn, month: Option<Month>, by: UsageBy
         Err(status) => return refused(status),
     };
     let left_out = usage.rows_left_out;
-    let mut rows = UsageRow::all(usage);
+    let rows = UsageRow::all(usage);
     let (mut from, mut until, mut complete_from) = (None, None, None);
     if let Some(total) = rows.last() {
         let shown = |at: Option<fleet_proto::json::values::Time>| at.map(|at| at.to_string());
         (from, until) = (shown(total.from), shown(total.until));
         complete_from = shown(total.complete_from);
     }
-    let total = rows.pop().map(|total| Row::of(total, by));
     shown(&Reports {
         page: web.page("Reports", "reports", Some(&user.caller)),
         before: month.before().map(|month| month.to_string()),
@@ -119,7 +117,6 @@ async fn report(web: &Shared, user: &LoggedIn, month: Option<Month>, by: UsageBy
         by: by.word(),
         kinds: UsageBy::ALL.iter().map(|by| by.word()).collect(),
         rows: rows.into_iter().map(|row| Row::of(row, by)).collect(),
-        total,
         from,
         until,
         zone: zone.iana_name().unwrap_or("UTC").to_owned(),

@@ -46,7 +46,7 @@ pub struct JobDefaultsChange {
     /// Zero: never.
     pub stop_after: Option<Millis>,
     pub without_gpus_percent: Option<u8>,
-    pub places_kept: Option<u8>,
+    pub places_kept: Option<u32>,
 }
 
 /// About jobs.

@@ -19,7 +19,7 @@ const STOP_AFTER_DEFAULT_MAX: Millis = Millis::days(60);
 /// Largest part of a node for jobs without GPUs, in percent: a job on GPUs cannot run without any core.
 const WITHOUT_GPUS_PERCENT_MAX: u8 = 90;
 /// Most jobs for which places are kept: for each of them a plan looks through all nodes.
-const PLACES_KEPT_MAX: u8 = 64;
+const PLACES_KEPT_MAX: u32 = 64;
 
 impl Fsm {
     pub(super) fn set_job_defaults(

@@ -102,7 +102,7 @@ pub(super) struct Planner<'a> {
 impl<'a> Planner<'a> {
     pub(super) fn new(capacity: Capacity<'a>, reasons: Reasons) -> Self {
         let fsm = capacity.fsm;
-        let kept_max = usize::from(fsm.job_defaults().places_kept);
+        let kept_max = fsm.job_defaults().places_kept as usize;
         Self {
             capacity,
             kept: Vec::new(),

@@ -111,7 +111,7 @@ fn places_are_kept_for_at_least_one_job_and_at_most_64() {
         let done = w.give(person("root"), Command::Job(JobCommand::SetDefaults(change)));
         done.map_err(|refused| refused.to_string()).map(|_| w.fsm.job_defaults().places_kept)
     };
-    for wrong in [0, 65] {
+    for wrong in [0, 65, 300] {
         let refused = keep(wrong).unwrap_err();
         assert!(refused.contains(&format!("{wrong} is not between 1 and 64")), "{refused}");
     }
