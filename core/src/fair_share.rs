@@ -96,6 +96,31 @@ impl Amount {
         Amount(self.0.saturating_add(other.0))
     }
 
+    /// That many GPU-hours.
+    pub fn of_gpu_hours(hours: u32) -> Amount {
+        Rate::of(1, 0).times(Millis::hours(u64::from(hours)))
+    }
+
+    /// Nothing where the other is more.
+    pub fn minus(self, other: Amount) -> Option<Amount> {
+        self.0.checked_sub(other.0).map(Amount)
+    }
+
+    /// After how long no more than `rest` of it is left.
+    pub fn fades_to(self, rest: Amount, half_life: Millis) -> Millis {
+        let fits = |time: u64| self.faded(Millis(time), half_life) <= rest;
+        // By then nothing is left.
+        let (mut least, mut most) = (0, half_life.0.saturating_mul(u64::from(FRACTION_BITS)));
+        while least < most {
+            let middle = u64::midpoint(least, most);
+            match fits(middle) {
+                true => most = middle,
+                false => least = middle + 1,
+            }
+        }
+        Millis(least)
+    }
+
     /// GPU-milliseconds, rounded down.
     pub fn gpu_millis(self) -> u64 {
         self.0 / 1_000

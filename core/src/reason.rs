@@ -3,9 +3,10 @@
 //! The calendar, the scheduler and the state machine fill them; [`crate::view::text`] makes the sentences. A reason names
 //! who and what, and holds no absolute time: the reader's edge knows the zone. Nothing here reads the state.
 
+use crate::fair_share::Amount;
 use crate::gpu::GpuName;
 use crate::id::{AllocationId, JobId, ReservationId};
-use crate::name::{ClassName, NodeName, UserName};
+use crate::name::{ClassName, NodeName, ProjectName, UserName};
 use crate::time::Millis;
 
 /// Why a node takes no work, by somebody's decision or because it is not heard.
@@ -78,6 +79,8 @@ pub enum WaitReason {
     Preempts { jobs: Few<JobId>, node: NodeName },
     /// Its owner has as many GPUs as the class allows.
     ClassLimit(ClassLimit),
+    /// Its project, or its owner in it, has as much as the project allows.
+    ProjectLimit(ProjectLimit),
     /// No node of the fleet, as it is built, can run it.
     NeverFits(String),
     /// It is excluded from all nodes that would do; an admin can lift that.
@@ -91,6 +94,34 @@ pub struct ClassLimit {
     pub most: u32,
     pub holds: u32,
     pub wanted: u32,
+}
+
+/// As much as a project allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProjectLimit {
+    pub project: ProjectName,
+    /// Of each person in it, and not of all together.
+    pub each: bool,
+    pub over: OverLimit,
+}
+
+/// What there would be too much of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OverLimit {
+    /// GPUs at the same time. A job with that time limit at most would start now, where it is for later that it has to wait.
+    Gpus { most: u32, has: u32, wanted: u32, longest: Option<Millis> },
+    /// What was used, as it counts now, with what is held or booked to its end.
+    GpuHours { most: u32, has: Amount, wanted: Amount },
+}
+
+impl ProjectLimit {
+    /// Whether it alone wants more than is allowed.
+    pub fn is_forever(&self) -> bool {
+        match &self.over {
+            OverLimit::Gpus { most, wanted, .. } => wanted > most,
+            OverLimit::GpuHours { most, wanted, .. } => *wanted > Amount::of_gpu_hours(*most),
+        }
+    }
 }
 
 /// A named reservation that gives nothing now.
@@ -286,6 +317,7 @@ impl Wait {
             WaitReason::NeverFits(_) | WaitReason::Excluded => true,
             WaitReason::Reservation(shut) => shut.is_forever(),
             WaitReason::ClassLimit(limit) => limit.wanted > limit.most,
+            WaitReason::ProjectLimit(limit) => limit.is_forever(),
             WaitReason::NotPlanned
             | WaitReason::NextPlan
             | WaitReason::MayRunOn(_)

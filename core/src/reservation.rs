@@ -8,7 +8,7 @@ use crate::ending::{EndPolicy, Usage};
 use crate::id::{ImportId, LeaseId, ReservationId, SeriesId};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::time::{Millis, Timestamp, Window};
-use crate::window::HandedOut;
+use crate::window::{HandedOut, Withdrawal};
 
 /// Longest window of one reservation.
 pub const RESERVATION_LENGTH_MAX: Millis = Millis::days(60);
@@ -159,6 +159,12 @@ impl Reservation {
     /// Everybody who may use its GPUs without a job.
     pub fn users(&self) -> impl Iterator<Item = &UserName> {
         std::iter::once(&self.owner).chain(&self.with)
+    }
+
+    /// Whether it was cancelled, and its agent has yet to release it.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        let withdrawn = self.handed_out.as_ref().and_then(|given| given.withdrawn.as_ref());
+        matches!(withdrawn, Some(Withdrawal::Cancelled { .. }))
     }
 
     /// Where and when its owner has it in the end: the next place of one that waits for its node, else the one it has.

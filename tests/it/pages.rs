@@ -348,6 +348,8 @@ fn projects(typist: &Typist<'_>) -> Result<()> {
         "fleet project create vision --member ada --member bob",
         "fleet project create speech --group speechlab --weight 2",
         "fleet project set vision --add-member cyd --remove-member bob",
+        "fleet project set vision --gpus 16 --gpu-hours 2000",
+        "fleet project set default --gpus-each 4",
         "fleet project list",
         "fleet project show vision",
         "fleet project rm speech",

@@ -21,6 +21,7 @@ fn waiting_says_why_and_until_when() -> Result<()> {
     steps.step("an admin sets a default for jobs", || defaults(&lab));
     steps.step("a job ends with the reservation that it waits for", || reservation(&lab));
     steps.step("who had a GPU is one command", || history(&lab));
+    steps.step("a job waits for the limit of its project", || project_limit(&lab));
     steps.step("the removal of images is on record", || images(&lab));
     lab.conclude(steps)
 }
@@ -65,12 +66,36 @@ fn places(lab: &Lab) -> Result<()> {
         let shown = lab.json(&["job", "show", job])?;
         let start = shown["earliest_start"].as_str().context("an expected start")?.to_owned();
         ensure!(before < start, "{before} then {start}");
-        ensure!(lab.output(&["job", "show", job])?.contains("\nCan start:"), "{shown}");
+        ensure!(lab.output(&["job", "show", job])?.contains("\nExpected start:"), "{shown}");
+        ensure!(lab.output(&["why", job])?.contains("\n  expected start: "), "{shown}");
         before = start;
     }
     for job in queue.iter().chain([&first]) {
         lab.run(&["cancel", job])?.ok()?;
     }
+    lab.gpus_free(1, SOON)
+}
+
+/// What the first job does not use of its time is free for the second.
+fn project_limit(lab: &Lab) -> Result<()> {
+    lab.run(&["project", "set", "default", "--gpu-hours", "3"])?.ok()?;
+    let too_long = lab.run(&["run", "-d", "-G", "1", "-t", "4h", "--", "true"])?;
+    ensure!(too_long.code() != 0 && too_long.stderr.contains("at most 3h (-t)"), "{too_long:?}");
+    let first = lab.submit(&["-G", "1", "-t", "2h"], FIRST)?;
+    lab.job_in(&first, "running", SOON)?;
+    let second = lab.submit(&["-G", "1", "-t", "90m"], FIRST)?;
+    let reason = "project default allows 3 GPU-hours; it has used or booked 2.";
+    wait::eventually("it says which limit it waits for", SOON, || {
+        Ok(lab.output(&["why", &second])?.contains(reason))
+    })?;
+    lab.run(&["cancel", &first])?.ok()?;
+    lab.job_in(&second, "running", SOON)?;
+    let shown = lab.json(&["project", "show", "default"])?;
+    ensure!(shown["limits"]["gpu_hours"] == 3, "{shown}");
+    let committed = shown["committed_gpu_ms"].as_u64().context("what counts")?;
+    ensure!((5_400_000..5_500_000).contains(&committed), "{shown}");
+    lab.run(&["cancel", &second])?.ok()?;
+    lab.run(&["project", "set", "default", "--gpu-hours", "0"])?.ok()?;
     lab.gpus_free(1, SOON)
 }
 

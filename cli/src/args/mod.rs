@@ -74,8 +74,8 @@ pub(crate) use node::{
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};
 pub(crate) use project::{
-    ProjectArgs, ProjectCreateArgs, ProjectListArgs, ProjectRmArgs, ProjectSetArgs,
-    ProjectShowArgs, ProjectVerb, ShareArgs,
+    ProjectArgs, ProjectCreateArgs, ProjectLimitArgs, ProjectListArgs, ProjectRmArgs,
+    ProjectSetArgs, ProjectShowArgs, ProjectVerb, ShareArgs,
 };
 pub(crate) use reservation::{
     Adopted, AtEnd, CalendarArgs, CalendarShowArgs, ExtendArgs, ReleaseArgs, ReservationArgs,

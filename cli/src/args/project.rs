@@ -23,7 +23,7 @@ pub(crate) enum ProjectVerb {
     Show(ProjectShowArgs),
     /// Create a project (admins only)
     Create(ProjectCreateArgs),
-    /// Change the members or the weight of a project (admins only)
+    /// Change the members, the weight or the limits of a project (admins only)
     Set(ProjectSetArgs),
     /// Remove a project that no open job or reservation names (admins only)
     Rm(ProjectRmArgs),
@@ -48,6 +48,23 @@ pub(crate) struct ProjectShowArgs {
     pub(crate) output: OutputArgs,
 }
 
+/// How much a project may have, and each person in it.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct ProjectLimitArgs {
+    /// Most GPUs that its jobs and reservations have at once; 0: no limit
+    #[arg(long, value_name = "N")]
+    pub(crate) gpus: Option<u32>,
+    /// Most GPUs that one person has at once in it; 0: no limit
+    #[arg(long, value_name = "N")]
+    pub(crate) gpus_each: Option<u32>,
+    /// Most GPU-hours, used as they fade, held and booked; 0: no limit
+    #[arg(long, value_name = "N")]
+    pub(crate) gpu_hours: Option<u32>,
+    /// Most GPU-hours of one person in it; 0: no limit
+    #[arg(long, value_name = "N")]
+    pub(crate) gpu_hours_each: Option<u32>,
+}
+
 #[derive(Debug, Args)]
 #[command(
     after_help = "Only members may name the project with --project; admins may name any. Without a weight, a project \
@@ -70,6 +87,8 @@ pub(crate) struct ProjectCreateArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(WEIGHT_MAX)))]
     pub(crate) weight: Option<u32>,
     #[command(flatten)]
+    pub(crate) limits: ProjectLimitArgs,
+    #[command(flatten)]
     pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -77,13 +96,15 @@ pub(crate) struct ProjectCreateArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Everybody is in the project `default`: it has a weight, and no members.\n\n\
+    after_help = "Everybody is in the project `default`: it has a weight and limits, and no members. A limit stops \
+    nothing that runs: jobs that would pass it wait, and reservations are refused, but not to an admin.\n\n\
     Examples:\n  \
     fleet project set vision --add-member cyd --remove-member bob\n  \
     fleet project set vision --weight 3\n  \
+    fleet project set vision --gpus 16 --gpus-each 4 --gpu-hours 2000\n  \
     fleet project set vision --weight people"
 )]
-#[command(group = ArgGroup::new("what").multiple(true).required(true).args(["add_members", "remove_members", "add_groups", "remove_groups", "weight"]))]
+#[command(group = ArgGroup::new("what").multiple(true).required(true).args(["add_members", "remove_members", "add_groups", "remove_groups", "weight", "gpus", "gpus_each", "gpu_hours", "gpu_hours_each"]))]
 pub(crate) struct ProjectSetArgs {
     /// The project
     #[arg(value_name = "PROJECT")]
@@ -103,6 +124,8 @@ pub(crate) struct ProjectSetArgs {
     /// Its part of the fleet beside other projects, 1 to 10000; or `people`: the number of its people
     #[arg(long, value_name = "N")]
     pub(crate) weight: Option<String>,
+    #[command(flatten)]
+    pub(crate) limits: ProjectLimitArgs,
     #[command(flatten)]
     pub(crate) consent: Consent,
     #[command(flatten)]

@@ -3,12 +3,13 @@
 use fleet_core::Rejection;
 use fleet_proto::json::project::{Project, ShareLine};
 use fleet_proto::v1::{
-    ListProjectsRequest, ListProjectsResponse, SetHalfLifeRequest, SetProjectRequest,
+    ListProjectsRequest, ListProjectsResponse, ProjectLimits, SetHalfLifeRequest, SetProjectRequest,
 };
 
 use super::Context;
 use crate::args::{
-    ProjectCreateArgs, ProjectListArgs, ProjectRmArgs, ProjectSetArgs, ProjectShowArgs, ShareArgs,
+    ProjectCreateArgs, ProjectLimitArgs, ProjectListArgs, ProjectRmArgs, ProjectSetArgs,
+    ProjectShowArgs, ShareArgs,
 };
 use crate::client::Client;
 use crate::consent::Consent;
@@ -59,6 +60,7 @@ pub(super) async fn create(context: &Context, args: &ProjectCreateArgs) -> Resul
         add_members: args.members.clone(),
         add_groups: args.groups.clone(),
         weight: args.weight,
+        limits: limits(args.limits),
         ..SetProjectRequest::default()
     };
     change(context, request, args.consent, &context.printer(&args.output)?).await
@@ -80,9 +82,15 @@ pub(super) async fn set(context: &Context, args: &ProjectSetArgs) -> Result<Exit
         add_groups: args.add_groups.clone(),
         remove_groups: args.remove_groups.clone(),
         weight,
+        limits: limits(args.limits),
         ..SetProjectRequest::default()
     };
     change(context, request, args.consent, &context.printer(&args.output)?).await
+}
+
+fn limits(said: ProjectLimitArgs) -> Option<ProjectLimits> {
+    let ProjectLimitArgs { gpus, gpus_each, gpu_hours, gpu_hours_each } = said;
+    Some(ProjectLimits { gpus, gpus_each, gpu_hours, gpu_hours_each })
 }
 
 /// Asks again where it names users that nobody has heard of, and somebody says that they are no mistake.

@@ -22,14 +22,16 @@ pub(super) fn as_typed(field: &str) -> String {
         "checkpoint.dir" => "--checkpoint-dir",
         "checkpoint.pattern" => "--checkpoint-pattern",
         "dates" => "--every",
+        "limits.gpus" => "--gpus",
         "limits.group" | "add_groups" => "the group",
         "project.name" => "the project",
         "class.name" => "the class",
-        "at_end" | "begin" | "by" | "class" | "everybody" | "gpus_each" | "min_run"
-        | "preemptible" | "priority" | "save_limit" | "deadline" | "image" | "max_deferral"
-        | "memory" | "cpus" | "from" | "name" | "half_life" | "names" | "note" | "project"
-        | "reason" | "restarts" | "stop_after" | "stop_grace" | "transfer_to" | "ttl"
-        | "weight" | "with" | "until" | "without_gpus" | "places_kept" | "hold" => {
+        "at_end" | "begin" | "by" | "class" | "everybody" | "gpus_each" | "gpu_hours"
+        | "gpu_hours_each" | "min_run" | "preemptible" | "priority" | "save_limit" | "deadline"
+        | "image" | "max_deferral" | "memory" | "cpus" | "from" | "name" | "half_life"
+        | "names" | "note" | "project" | "reason" | "restarts" | "stop_after" | "stop_grace"
+        | "transfer_to" | "ttl" | "weight" | "with" | "until" | "without_gpus" | "places_kept"
+        | "hold" => {
             return format!("--{}", bare.replace('_', "-"));
         }
         _ => return field.to_owned(),

@@ -110,6 +110,7 @@ impl Row for Job {
             .clip(),
             Column::new("ATTEMPT", |j: &Self, _| j.attempt.to_string()).right().wide(),
             Column::when("SUBMITTED", |j: &Self| j.submitted_at).wide(),
+            Column::when("EXPECTED START", |j: &Self| j.earliest_start).wide(),
             Column::when("LIMIT", |j: &Self| j.time_limit_at).wide(),
             Column::new("CHECKPOINT", |j: &Self, clock| {
                 let at = j.last_checkpoint.as_ref().and_then(|seen| seen.completed_at);
@@ -166,7 +167,7 @@ impl Row for Job {
             ("Held for it", held),
             ("Checkpoint", checkpoint),
             ("Submitted", at(self.submitted_at)),
-            ("Can start", at(self.earliest_start)),
+            ("Expected start", at(self.earliest_start)),
             ("Started", at(self.started_at)),
             ("Ended", at(self.ended_at)),
             ("Ran for", elapsed(self, clock)),

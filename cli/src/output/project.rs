@@ -1,7 +1,7 @@
 //! Shows projects, and who had how much of the fleet.
 
 use fleet_core::fair_share::gpu_hours as hours;
-use fleet_proto::json::project::{Project, Share, ShareLine};
+use fleet_proto::json::project::{Limits, Project, Share, ShareLine};
 
 use super::values::or_dash;
 use super::{Column, Row};
@@ -16,6 +16,10 @@ fn gpus(millis: u64) -> String {
         0 => (millis / 1_000).to_string(),
         rest => format!("{}.{:02}", millis / 1_000, rest / 10),
     }
+}
+
+fn jobs(count: u32) -> String {
+    format!("{count} job{}", if count == 1 { "" } else { "s" })
 }
 
 fn percent(per_mille: u32) -> String {
@@ -38,6 +42,19 @@ fn weight(project: &Project) -> String {
         true => project.weight.to_string(),
         false => format!("{} (its people)", project.weight),
     }
+}
+
+/// What it may have, with what counts for that now.
+fn limits(project: &Project) -> Vec<(&'static str, String)> {
+    let Limits { gpus, gpus_each, gpu_hours, gpu_hours_each } = project.limits;
+    let committed = project.share.committed_gpu_ms.map(hours).unwrap_or_default();
+    let said = [
+        gpus.map(|most| format!("{most} GPUs at once")),
+        gpus_each.map(|most| format!("{most} GPUs at once for each person")),
+        gpu_hours.map(|most| format!("{most} GPU-hours; {committed} are used, held or booked")),
+        gpu_hours_each.map(|most| format!("{most} GPU-hours for each person")),
+    ];
+    said.into_iter().flatten().map(|text| ("Limit", text)).collect()
 }
 
 impl Row for Project {
@@ -77,13 +94,19 @@ impl Row for Project {
             ("Due", percent(self.share.due_per_mille)),
             ("Used", format!("{} GPU-hours", hours(self.share.used_gpu_ms))),
             ("Holds", format!("{} GPUs", gpus(self.share.holds_gpu_millis))),
-            ("Waiting", format!("{} jobs", self.share.waiting)),
+            ("Waiting", jobs(self.share.waiting)),
         ]);
+        lines.extend(limits(self));
         lines.extend(self.people.iter().map(|person| {
             let Share { used_gpu_ms, holds_gpu_millis, waiting, .. } = &person.share;
-            let (hours, holds) = (hours(*used_gpu_ms), gpus(*holds_gpu_millis));
+            let (used, holds) = (hours(*used_gpu_ms), gpus(*holds_gpu_millis));
             let user = &person.user;
-            ("Person", format!("{user}: {hours} GPU-hours, holds {holds}, {waiting} waiting"))
+            let mut text = format!("{user}: {used} GPU-hours, holds {holds}, {waiting} waiting");
+            let committed = person.share.committed_gpu_ms;
+            if let Some(committed) = committed.filter(|_| self.limits.gpu_hours_each.is_some()) {
+                text += &format!("; counts {}", hours(committed));
+            }
+            ("Person", text)
         }));
         lines
     }

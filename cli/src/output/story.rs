@@ -18,6 +18,9 @@ pub(crate) fn told(story: &Story, clock: &Clock, columns: Option<usize>) -> Stri
     let mut text = String::new();
     let mut line = |lead: &str, said: &str| text.push_str(&wrapped(lead, said, columns));
     line("", &format!("{}: {}", harmless(&story.id), harmless(&story.summary)));
+    if let Some(start) = story.expected_start {
+        line("  ", &format!("expected start: {}", clock.day_and_minute(start.0)));
+    }
     for detail in &story.details {
         line("  ", &harmless(detail));
     }

@@ -202,8 +202,9 @@ impl Context {
                 if explained.reason.as_ref().is_some_and(Wait::is_forever) {
                     details.push("it can never start in this fleet as it is".to_owned());
                 }
+                let starts = explained.reason.is_none();
                 details.extend(said_once(explained.verdicts.iter().map(|v| {
-                    let verdict = text::verdict(&v.node, v.obstacle.as_ref());
+                    let verdict = text::verdict(&v.node, v.obstacle.as_ref(), starts);
                     (v.node.to_string(), verdict.to_string())
                 })));
             }
@@ -235,6 +236,7 @@ impl Context {
                 kind: "job".to_owned(),
                 summary: job_sentence(job.state, &view),
                 details,
+                expected_start_unix_ms: view.earliest_start_unix_ms,
                 ..v1::Explanation::default()
             })
         })

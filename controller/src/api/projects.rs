@@ -1,8 +1,9 @@
 //! Projects and shares: shown to everybody, set by admins.
 
 use fleet_core::command::{Command, ProjectCommand};
+use fleet_core::fair_share::Amount;
 use fleet_core::name::{ProjectName, UserName};
-use fleet_core::project::ProjectChange;
+use fleet_core::project::{ProjectChange, ProjectLimits};
 use fleet_core::time::Millis;
 use fleet_core::view::share::{self, ProjectShare, Share};
 use fleet_proto::v1;
@@ -64,6 +65,7 @@ impl Context {
                     weight_is_set: set.weight.is_some(),
                     share: Some(view(&project.share)),
                     people: people(&project),
+                    limits: Some(limits(&set.limits)),
                 }
             });
             let half_life_ms = fsm.fair_share().half_life.0;
@@ -80,7 +82,15 @@ fn change(request: &v1::SetProjectRequest) -> Result<ProjectChange, Status> {
         add_groups: &request.add_groups,
         remove_groups: &request.remove_groups,
     })?;
-    Ok(ProjectChange { people, weight: request.weight })
+    let v1::ProjectLimits { gpus, gpus_each, gpu_hours, gpu_hours_each } =
+        request.limits.unwrap_or_default();
+    let limits = ProjectLimits { gpus, gpus_each, gpu_hours, gpu_hours_each };
+    Ok(ProjectChange { people, weight: request.weight, limits })
+}
+
+fn limits(limits: &ProjectLimits) -> v1::ProjectLimits {
+    let ProjectLimits { gpus, gpus_each, gpu_hours, gpu_hours_each } = *limits;
+    v1::ProjectLimits { gpus, gpus_each, gpu_hours, gpu_hours_each }
 }
 
 fn people(project: &ProjectShare) -> Vec<v1::ProjectPerson> {
@@ -99,5 +109,6 @@ fn view(share: &Share) -> v1::Share {
         holds_gpu_millis: share.had.holds,
         waiting: share.waiting,
         first_place: share.first_place,
+        committed_gpu_ms: share.committed.map(Amount::gpu_millis),
     }
 }

@@ -20,6 +20,8 @@ struct StoryPage {
     page: Page,
     id: String,
     summary: String,
+    /// When a job that waits could start.
+    expected_start: Option<String>,
     details: Vec<String>,
     /// The newest first: that is what is asked for.
     lines: Vec<Line>,
@@ -103,6 +105,7 @@ async fn story(
         page: web.page(title, "", Some(&user.caller)),
         id: story.id,
         summary: story.summary,
+        expected_start: story.expected_start.map(|at| at.to_string()),
         details: story.details,
         lines: lines.collect(),
         older: story.older_lines,

@@ -158,8 +158,8 @@ impl Fsm {
             false => Window { starts_at: window.starts_at.max(self.now), ..window },
         };
         let later = window.starts_at > before.window.starts_at;
-        let (owner, of) = (&r.owner, Some(&r.id));
-        self.check_limits(actor, &Asked { owner, window, added, gpus, of, later })
+        let (project, owner, of) = (&r.project, &r.owner, Some(&r.id));
+        self.check_limits(actor, &Asked { project, owner, window, added, gpus, of, later })
     }
 
     /// The GPUs for it. Those that it has stay where they fit; else others of the same wish are chosen on its node, else on

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Fsm, Turn, cluster::check_text, limits::is_cancelled};
+use super::{Fsm, Turn, cluster::check_text};
 use crate::ending::{
     EXTEND_LEAD, EndPolicy, GRACE_MAX, GpuHolder, HOLDERS_MAX, HolderStep, NO_SHOW_MAX, NoLonger,
     ReservationRules, WindowUse, one_step_more,
@@ -134,7 +134,7 @@ impl Fsm {
     fn own_next(&self, r: &Reservation) -> Timestamp {
         let next = self.reservations.open_of(&r.owner).filter(|other| {
             let later = other.id != r.id && other.window.starts_at >= r.window.ends_at;
-            later && !is_cancelled(other)
+            later && !other.is_cancelled()
         });
         match self.reservation_limits().is_empty() {
             true => Timestamp::MAX_ACCEPTED,

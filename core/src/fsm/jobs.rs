@@ -22,6 +22,7 @@ use crate::name::NodeName;
 use crate::node::Node;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
+use crate::scheduler::limits::{Awaited, JobLimits};
 use crate::scheduler::{self, claims};
 use crate::time::{Millis, Timestamp, Window};
 
@@ -85,7 +86,7 @@ impl Fsm {
         validate::job_spec(&wish.spec)?;
         self.check_project(actor, &wish.owner, &wish.spec.project)?;
         self.check_class(actor, &wish.owner, &wish.spec.class)?;
-        scheduler::class_limit::check(self, &wish.spec)?;
+        scheduler::limits::check(self, &wish.spec)?;
         if self.jobs.contains_key(&wish.id) {
             return Err(Rejection::IdTaken { id: wish.id.to_string() });
         }
@@ -162,9 +163,10 @@ impl Fsm {
     pub(super) fn place_jobs(&mut self, turn: &mut Turn<'_>, lines: &[Placement]) -> Reply {
         let always = Window { starts_at: self.now, ends_at: Timestamp::MAX_ACCEPTED };
         let mut held = claims::held_within(self, &always);
+        let mut limits = JobLimits::new(Awaited::CountsNot);
         let mut results = Vec::with_capacity(lines.len());
         for line in lines {
-            let result = self.place_job(turn, line, &held);
+            let result = self.place_job(turn, line, &held, &mut limits);
             // Interrupted work comes first, and may take a place that is held: another one is held from then on.
             if result.is_ok() && held.iter().any(|place| has_a_gpu_of(line, place)) {
                 held = claims::held_within(self, &always);
@@ -182,13 +184,31 @@ impl Fsm {
             && held.iter().any(|place| until > place.window.starts_at && has_a_gpu_of(line, place))
     }
 
+    /// Why the job may not have GPUs that are free.
+    fn is_kept_for_another(
+        &self,
+        job: &Job,
+        line: &Placement,
+        held: &[HeldPlace],
+    ) -> Option<&'static str> {
+        let is_its_own = self.preemptions.get(&line.job).is_some_and(|place| {
+            place.node == line.node && line.gpus.iter().all(|gpu| place.gpus.contains(gpu))
+        });
+        if !is_its_own && self.takes_a_held_place(job, line, held) {
+            return Some("a GPU is held for a job that must leave");
+        }
+        self.takes_a_freed_place(job, line)
+            .then_some("a GPU is held for the job that it was freed for")
+    }
+
     fn place_job(
         &mut self,
         turn: &mut Turn<'_>,
         line: &Placement,
         held: &[HeldPlace],
+        limits: &mut JobLimits,
     ) -> Result<AllocationId, Rejection> {
-        let approved = scheduler::check(self, line)?;
+        let approved = scheduler::check(self, line, limits)?;
         let stale =
             |why: &str| Rejection::PlanStale { what: line.job.to_string(), why: why.to_owned() };
         let boot_id = self
@@ -197,14 +217,10 @@ impl Fsm {
             .map(|node| node.facts.boot_id.clone())
             .ok_or_else(|| stale("the node is gone"))?;
         let job = self.jobs.get(&line.job).ok_or_else(|| stale("the job is gone"))?;
-        let is_its_own = self.preemptions.get(&line.job).is_some_and(|place| {
-            place.node == line.node && line.gpus.iter().all(|gpu| place.gpus.contains(gpu))
-        });
-        if approved.parent.is_none() && !is_its_own && self.takes_a_held_place(job, line, held) {
-            return Err(stale("a GPU is held for a job that must leave"));
-        }
-        if approved.parent.is_none() && self.takes_a_freed_place(job, line) {
-            return Err(stale("a GPU is held for the job that it was freed for"));
+        if approved.parent.is_none()
+            && let Some(why) = self.is_kept_for_another(job, line, held)
+        {
+            return Err(stale(why));
         }
         let attempt = job.attempt.number + 1;
         let id = AllocationId::of_attempt(&line.job, attempt);
@@ -212,6 +228,9 @@ impl Fsm {
         let resume_from = job.candidates().first().map(|c| c.path.clone());
         let key = job.queue;
         let account = self.account_of(job, approved.parent.as_ref());
+        if approved.parent.is_none() {
+            limits.count(self, job);
+        }
         let lease = (!line.gpus.is_empty()).then(|| {
             let grant = Grant {
                 node: line.node.clone(),

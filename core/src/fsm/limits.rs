@@ -1,21 +1,24 @@
-//! Limits on reservations by group: set by admins, held to where somebody reserves or makes a reservation longer.
+//! Limits on reservations by group and by project: set by admins, held to where somebody reserves or makes a reservation longer.
 //!
 //! Admins are held to none, also where they reserve for somebody else.
+
+use std::collections::BTreeSet;
 
 use super::{Fsm, Turn};
 use crate::actor::{Actor, Who};
 use crate::event::Event;
 use crate::id::ReservationId;
 use crate::limits::{LIMITED_GROUPS_MAX, LimitsByGroup, ReservationLimits, of_member};
-use crate::name::{GroupName, UserName};
+use crate::name::{GroupName, ProjectName, UserName};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::reservation::{Reservation, ReservationState};
+use crate::reservation::ReservationState;
+use crate::scheduler::project_limit::{Booking, check_booking};
 use crate::time::Window;
-use crate::window::Withdrawal;
 
 /// A window that somebody wants.
 pub(super) struct Asked<'a> {
+    pub(super) project: &'a ProjectName,
     pub(super) owner: &'a UserName,
     /// From its start to its end.
     pub(super) window: Window,
@@ -70,6 +73,16 @@ impl Fsm {
     /// Whether the actor may have this window, as far as limits go.
     pub(super) fn check_limits(&self, actor: &Actor, asked: &Asked<'_>) -> Result<(), Rejection> {
         let Who::User { admin: false, groups, .. } = &actor.who else { return Ok(()) };
+        self.check_group_limits(groups, asked)?;
+        let Asked { project, owner, window, added, gpus, of, .. } = *asked;
+        check_booking(self, &Booking { project, owner, window, added, gpus, of })
+    }
+
+    fn check_group_limits(
+        &self,
+        groups: &BTreeSet<GroupName>,
+        asked: &Asked<'_>,
+    ) -> Result<(), Rejection> {
         let Some((from, limits)) = of_member(&self.limits, groups) else { return Ok(()) };
         let whose = from.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(", ");
         let Window { starts_at, ends_at } = asked.window;
@@ -108,7 +121,7 @@ impl Fsm {
             .reservations
             .open_of(asked.owner)
             .filter(|r| Some(&r.id) != asked.of)
-            .filter(|r| r.state != ReservationState::Ending && !is_cancelled(r))
+            .filter(|r| r.state != ReservationState::Ending && !r.is_cancelled())
             .map(|r| r.next.as_ref().map_or((r.window, r.gpus.len()), |n| (n.window, n.gpus.len())))
             .filter(|(window, _)| window.overlaps(&asked.added))
             .collect();
@@ -120,9 +133,4 @@ impl Fsm {
         };
         begins.map(at).max().unwrap_or(0)
     }
-}
-
-pub(super) fn is_cancelled(r: &Reservation) -> bool {
-    let withdrawn = r.handed_out.as_ref().and_then(|given| given.withdrawn.as_ref());
-    matches!(withdrawn, Some(Withdrawal::Cancelled { .. }))
 }

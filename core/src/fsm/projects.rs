@@ -5,7 +5,10 @@ use crate::actor::{Actor, Who};
 use crate::event::Event;
 use crate::name::{GroupName, ProjectName, UserName};
 use crate::people::{GROUPS_MAX, People};
-use crate::project::{PROJECTS_MAX, Project, ProjectChange, WEIGHT_MAX};
+use crate::project::{
+    LIMIT_GPU_HOURS_MAX, LIMIT_GPUS_MAX, PROJECTS_MAX, Project, ProjectChange, ProjectLimits,
+    WEIGHT_MAX,
+};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 
@@ -158,5 +161,25 @@ fn changed(before: &Project, change: &ProjectChange) -> Result<Project, Rejectio
             return Err(Rejection::field("weight", problem));
         }
     }
+    let (now, to) = (&mut project.limits, &change.limits);
+    let ProjectLimits { gpus, gpus_each, gpu_hours, gpu_hours_each } = now;
+    set_limit(gpus, to.gpus, ("limits.gpus", LIMIT_GPUS_MAX))?;
+    set_limit(gpus_each, to.gpus_each, ("gpus_each", LIMIT_GPUS_MAX))?;
+    set_limit(gpu_hours, to.gpu_hours, ("gpu_hours", LIMIT_GPU_HOURS_MAX))?;
+    set_limit(gpu_hours_each, to.gpu_hours_each, ("gpu_hours_each", LIMIT_GPU_HOURS_MAX))?;
     Ok(project)
+}
+
+fn set_limit(
+    limit: &mut Option<u32>,
+    to: Option<u32>,
+    (field, max): (&str, u32),
+) -> Result<(), Rejection> {
+    match to {
+        None => {}
+        Some(0) => *limit = None,
+        Some(most) if most <= max => *limit = Some(most),
+        Some(most) => return Err(Rejection::field(field, format!("{most} is more than {max}"))),
+    }
+    Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::cluster::{check_length, check_text};
 use super::leases::Grant;
-use super::limits::{Asked, is_cancelled};
+use super::limits::Asked;
 use super::{ENDED_RESERVATIONS_KEPT, Fsm, Turn};
 use crate::actor::{Actor, Who};
 use crate::allocation::StopWhy;
@@ -104,8 +104,8 @@ impl Fsm {
         check_gpu_request(&wish.gpus)?;
         let window = self.check_window(wish.window)?;
         let gpus = wish.gpus.count as usize;
-        let asked =
-            Asked { owner: &wish.owner, window, added: window, gpus, of: None, later: true };
+        let (project, owner) = (&wish.project, &wish.owner);
+        let asked = Asked { project, owner, window, added: window, gpus, of: None, later: true };
         self.check_limits(actor, &asked)?;
         let later = window.starts_at.since(self.now) >= calendar::NEAR;
         if wish.adopts && (wish.gpus.uuids.is_empty() || later) {
@@ -275,8 +275,9 @@ impl Fsm {
             let (owner, gpus) = (&reservation.owner, reservation.gpus.len());
             let starts_at = reservation.window.ends_at.max(self.now);
             let added = Window { starts_at, ends_at };
-            let (of, later) = (Some(id), false);
-            self.check_limits(actor, &Asked { owner, window, added, gpus, of, later })?;
+            let (project, of, later) = (&reservation.project, Some(id), false);
+            let asked = Asked { project, owner, window, added, gpus, of, later };
+            self.check_limits(actor, &asked)?;
             calendar::extension(self, reservation, ends_at)?;
         }
         Ok(())
@@ -285,7 +286,7 @@ impl Fsm {
     /// One that is neither over nor about to be.
     pub(super) fn changeable(&self, id: &ReservationId) -> Result<&Reservation, Rejection> {
         let reservation = self.open_reservation(id)?;
-        let cancelled = is_cancelled(reservation);
+        let cancelled = reservation.is_cancelled();
         if cancelled || reservation.state == ReservationState::Ending {
             let state = if cancelled { "being cancelled" } else { "ending" }.to_owned();
             return Err(Rejection::AlreadyEnded { id: id.to_string(), state });

@@ -26,7 +26,7 @@ impl Fsm {
         if job.question.is_none() {
             self.check_project(turn.actor, &job.owner, &job.spec.project)?;
             self.check_class(turn.actor, &job.owner, &job.spec.class)?;
-            scheduler::class_limit::check(self, &job.spec)?;
+            scheduler::limits::check(self, &job.spec)?;
         }
         let reservation = job.spec.reservation.clone();
         let reservation = reservation.filter(|id| self.open_reservation(id).is_ok());

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 
 use super::cluster::check_text;
-use super::limits::is_cancelled;
 use super::reservations::{Granted, check_owner, scheduled};
 use super::{Fsm, Turn};
 use crate::actor::Actor;
@@ -135,7 +134,7 @@ impl Fsm {
             }
         };
         let is_meant = |r: &Reservation| match (&r.state, first) {
-            _ if is_cancelled(r) => false,
+            _ if r.is_cancelled() => false,
             (ReservationState::Scheduled, None) => true,
             (ReservationState::Scheduled | ReservationState::Active, Some(first)) => {
                 r.wanted().window.starts_at >= first

@@ -1,6 +1,7 @@
 //! Changes the time limit of a job that waits or runs.
 
 use super::{Fsm, Turn, validate};
+use crate::actor::Who;
 use crate::allocation::Allocation;
 use crate::event::Event;
 use crate::id::JobId;
@@ -8,6 +9,7 @@ use crate::job::Job;
 use crate::lease::LeaseHolder;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
+use crate::scheduler::project_limit::check_time_limit;
 use crate::time::{Millis, Timestamp};
 
 impl Fsm {
@@ -38,6 +40,10 @@ impl Fsm {
                 None
             }
         };
+        let longer = limit > job.spec.time_limit;
+        if longer && !matches!(&turn.actor.who, Who::User { admin: true, .. }) {
+            check_time_limit(self, &changed, allocation)?;
+        }
         let attempt = allocation.map(|allocation| allocation.id.clone());
         self.unbind_job(id);
         self.bind_job(&changed);

@@ -6,7 +6,7 @@
 use super::Approved;
 use super::ask::{Ask, Source};
 use super::capacity::Capacity;
-use super::class_limit;
+use super::limits::{JobLimits, Newcomer};
 use crate::command::Placement;
 use crate::id::JobId;
 use crate::job::JobState;
@@ -20,8 +20,12 @@ fn stale(job: &JobId, why: impl ToString) -> Rejection {
     Rejection::PlanStale { what: job.to_string(), why: why.to_string() }
 }
 
-/// Checks one line of a plan against the state as it is now.
-pub fn check(fsm: &Fsm, placement: &Placement) -> Result<Approved, Rejection> {
+/// Checks one line of a plan against the state as it is now; `limits` knows what the lines before it took.
+pub(crate) fn check(
+    fsm: &Fsm,
+    placement: &Placement,
+    limits: &mut JobLimits,
+) -> Result<Approved, Rejection> {
     let id = &placement.job;
     let job = fsm.job(id).ok_or_else(|| stale(id, "the job is gone"))?;
     if job.state != JobState::Queued {
@@ -38,11 +42,12 @@ pub fn check(fsm: &Fsm, placement: &Placement) -> Result<Approved, Rejection> {
     let ask = Ask::of_job(&capacity, job);
     check_node(&capacity, &ask, placement).map_err(|why| stale(id, why))?;
     let approved = check_gpus(&capacity, &ask, placement).map_err(|why| stale(id, why))?;
-    let limit = class_limit::reached(fsm, &job.owner, &job.spec);
-    match limit.filter(|_| approved.parent.is_none()) {
-        Some(limit) => Err(stale(id, WaitReason::ClassLimit(limit).alone())),
-        None => Ok(approved),
+    if approved.parent.is_none()
+        && let Some(reason) = limits.reached(fsm, Newcomer::of_job(job))
+    {
+        return Err(stale(id, reason.alone()));
     }
+    Ok(approved)
 }
 
 fn check_node(capacity: &Capacity<'_>, ask: &Ask<'_>, line: &Placement) -> Result<(), String> {

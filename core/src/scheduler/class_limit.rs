@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::limits::{Awaited, Newcomer};
 use super::tally::is_within_a_reservation;
 use crate::job::{Job, JobSpec};
 use crate::name::{ClassName, UserName};
@@ -46,15 +47,6 @@ pub(crate) fn reached(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Option<Cla
     passed(fsm, spec, || holds(fsm, &spec.class, owner))
 }
 
-/// The same, with the GPUs that are freed for other jobs of its owner.
-pub(super) fn reached_with_awaited(
-    fsm: &Fsm,
-    owner: &UserName,
-    spec: &JobSpec,
-) -> Option<ClassLimit> {
-    passed(fsm, spec, || holds(fsm, &spec.class, owner) + awaits(fsm, &spec.class, owner))
-}
-
 /// A job that alone wants more than its class allows would never start.
 pub(crate) fn check(fsm: &Fsm, spec: &JobSpec) -> Result<(), Rejection> {
     let most = fsm.class(&spec.class).and_then(|class| class.gpus_each);
@@ -68,28 +60,35 @@ pub(crate) fn check(fsm: &Fsm, spec: &JobSpec) -> Result<(), Rejection> {
     }
 }
 
-/// What a plan counts while it gives places.
-#[derive(Debug, Default)]
-pub(super) struct ClassLimits<'a> {
-    /// What they hold, with what is freed for them.
-    holds: BTreeMap<(&'a ClassName, &'a UserName), u32>,
+/// What a plan or a command counts while it gives places.
+#[derive(Debug)]
+pub(super) struct ClassLimits {
+    awaited: Awaited,
+    /// What they hold.
+    holds: BTreeMap<(ClassName, UserName), u32>,
 }
 
-impl<'a> ClassLimits<'a> {
-    fn known(&mut self, fsm: &Fsm, job: &'a Job) -> &mut u32 {
-        let (class, owner) = (&job.spec.class, &job.owner);
-        let all = || holds(fsm, class, owner) + awaits(fsm, class, owner);
-        self.holds.entry((class, owner)).or_insert_with(all)
+impl ClassLimits {
+    pub(super) fn new(awaited: Awaited) -> Self {
+        Self { awaited, holds: BTreeMap::new() }
+    }
+
+    fn known(&mut self, fsm: &Fsm, class: &ClassName, owner: &UserName) -> &mut u32 {
+        let all = || match self.awaited {
+            Awaited::Counts => holds(fsm, class, owner) + awaits(fsm, class, owner),
+            Awaited::CountsNot => holds(fsm, class, owner),
+        };
+        self.holds.entry((class.clone(), owner.clone())).or_insert_with(all)
     }
 
     /// The limit that keeps it from free GPUs, if one does.
-    pub(super) fn reached(&mut self, fsm: &Fsm, job: &'a Job) -> Option<ClassLimit> {
-        passed(fsm, &job.spec, || *self.known(fsm, job))
+    pub(super) fn reached(&mut self, fsm: &Fsm, new: &Newcomer<'_>) -> Option<ClassLimit> {
+        passed(fsm, new.spec, || *self.known(fsm, &new.spec.class, new.owner))
     }
 
-    pub(super) fn count(&mut self, fsm: &Fsm, job: &'a Job) {
+    pub(super) fn count(&mut self, fsm: &Fsm, job: &Job) {
         if limit(fsm, &job.spec).is_some() {
-            *self.known(fsm, job) += job.spec.gpus.count;
+            *self.known(fsm, &job.spec.class, &job.owner) += job.spec.gpus.count;
         }
     }
 }

@@ -30,9 +30,11 @@ pub(crate) mod claims;
 pub(crate) mod class_limit;
 mod earliest;
 mod foresight;
+pub(crate) mod limits;
 mod order;
 mod planner;
 pub(crate) mod preemption;
+pub(crate) mod project_limit;
 mod reasons;
 mod shares;
 pub mod tally;
@@ -43,12 +45,12 @@ mod verdict;
 use crate::state::share::Share;
 use ask::Ask;
 use capacity::Capacity;
-use class_limit::ClassLimits;
+use limits::{Awaited, JobLimits, Newcomer};
 use order::Order;
 use planner::{Fit, Planner, Reasons, Served};
 use shares::Division;
 
-pub use check::check;
+pub(crate) use check::check;
 pub use foresight::INSTANTS_MAX;
 pub use order::WAITS_MAX;
 pub(crate) use order::comes_first;
@@ -148,6 +150,8 @@ struct Round<'a> {
     /// The first jobs that found no place, of classes that preempt.
     blocked: Vec<&'a Job>,
     running: Option<preemption::Running<'a>>,
+    /// When it may come out differently although nothing happens.
+    look_at: Option<Timestamp>,
 }
 
 /// Serves the queue in its order while anything can be placed, and says no word about the jobs that wait. `order` is asked
@@ -167,7 +171,7 @@ fn serve<'a>(
         placed.insert(&job.id);
     }
     let mut blocked = Blocked::of(fsm);
-    let mut limits = ClassLimits::default();
+    let mut limits = JobLimits::new(Awaited::Counts);
     let mut spent = planner.is_spent();
     let mut order = if spent && blocked.is_full() { Order::default() } else { order() };
     for (job, fit) in &freed {
@@ -182,7 +186,9 @@ fn serve<'a>(
             continue;
         }
         if spent {
-            if fsm.may_run_unseen(job).is_none() && limits.reached(fsm, job).is_none() {
+            if fsm.may_run_unseen(job).is_none()
+                && limits.reached(fsm, Newcomer::of_job(job)).is_none()
+            {
                 blocked.add(job);
             }
             continue;
@@ -193,7 +199,7 @@ fn serve<'a>(
             continue;
         }
         let ask = Ask::of_job(&planner.capacity, job);
-        let admitted = limits.reached(fsm, job).is_none();
+        let admitted = limits.reached(fsm, Newcomer::of_job(job)).is_none();
         let fit = match admitted {
             true => planner.start(&ask),
             false => planner.start_in_own_pool(&ask),
@@ -221,6 +227,7 @@ fn serve<'a>(
         placed,
         blocked: blocked.jobs,
         running: blocked.running,
+        look_at: limits.look_at(fsm),
     }
 }
 
@@ -242,7 +249,7 @@ fn before_holds(fsm: &Fsm) -> Planner<'_> {
     let mut planner = Planner::new(Capacity::of(fsm), Reasons::Unwanted);
     let freed = take_freed_places(&mut planner, fsm);
     let placed: BTreeSet<&JobId> = freed.iter().map(|(job, _)| &job.id).collect();
-    let mut limits = ClassLimits::default();
+    let mut limits = JobLimits::new(Awaited::Counts);
     let mut order = Order::of(fsm);
     // The same steps as in `serve`: else a line of a plan would be refused again and again.
     while let Some(job) = order.next() {
@@ -256,7 +263,7 @@ fn before_holds(fsm: &Fsm) -> Planner<'_> {
             continue;
         }
         let ask = Ask::of_job(&planner.capacity, job);
-        if limits.reached(fsm, job).is_some() {
+        if limits.reached(fsm, Newcomer::of_job(job)).is_some() {
             planner.start_in_own_pool(&ask);
         } else if planner.start(&ask).is_some_and(|fit| fit.pool.is_none()) {
             limits.count(fsm, job);
@@ -366,11 +373,11 @@ impl Next {
 
 /// What is to be done now. It is asked for after every change, and looks no further than it must.
 pub fn next(fsm: &Fsm) -> Next {
-    let Round { mut planner, placements, kept, blocked, running, .. } =
+    let Round { mut planner, placements, kept, blocked, running, look_at, .. } =
         serve(fsm, Reasons::Unwanted, || Order::of(fsm), |_, _| ());
-    let preemption::Choice { order, look_at } =
-        preemption::choose(&mut planner, fsm, running.as_ref(), &blocked);
-    Next { placements, kept, preempt: order, look_at }
+    let choice = preemption::choose(&mut planner, fsm, running.as_ref(), &blocked);
+    let look_at = look_at.into_iter().chain(choice.look_at).min();
+    Next { placements, kept, preempt: choice.order, look_at }
 }
 
 /// What is to start now, in the order of the queue: the placements of [`plan`].
@@ -384,7 +391,7 @@ pub fn plan(fsm: &Fsm) -> Plan {
     let Round { mut planner, mut holds, placements, placed, .. } =
         serve(fsm, Reasons::Wanted, || order.clone(), |_, _| ());
     holds.at_last(&mut planner, fsm);
-    let mut limits = ClassLimits::default();
+    let mut limits = JobLimits::new(Awaited::Counts);
     let mut plan = Plan { placements, ..Plan::default() };
     // Those that wait are foreseen as they will be served, when each gets its turn.
     for (place, job) in (1..).zip(order::places(order)) {
@@ -432,7 +439,7 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
         let at = line.map(|line| (line.node, line.gpus));
         return Some(Explanation { place, verdicts, reason: None, earliest: Some(fsm.now()), at });
     }
-    let mut limits = ClassLimits::default();
+    let mut limits = JobLimits::new(Awaited::Counts);
     if let Some((reason, earliest)) = known_wait(fsm, job, &mut limits) {
         let freed = fsm.preemptions().get(id);
         let at = freed.map(|place| (place.node.clone(), place.gpus.clone()));
@@ -455,11 +462,7 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
 }
 
 /// Why a job waits, where that does not follow from what the nodes have; and when it starts.
-fn known_wait<'a>(
-    fsm: &Fsm,
-    job: &'a Job,
-    limits: &mut ClassLimits<'a>,
-) -> Option<(Wait, Option<Timestamp>)> {
+fn known_wait(fsm: &Fsm, job: &Job, limits: &mut JobLimits) -> Option<(Wait, Option<Timestamp>)> {
     if let Some(node) = fsm.may_run_unseen(job) {
         return Some((WaitReason::MayRunOn(node.clone()).alone(), None));
     }
@@ -468,8 +471,8 @@ fn known_wait<'a>(
         let reason = WaitReason::Preempts { jobs, node: place.node.clone() };
         return Some((reason.alone(), Some(place.starts_at.max(fsm.now()))));
     }
-    let limit = limits.reached(fsm, job)?;
-    Some((WaitReason::ClassLimit(limit).alone(), None))
+    let (reason, until) = limits.reached_until(fsm, Newcomer::of_job(job))?;
+    Some((reason.alone(), until))
 }
 
 fn verdicts_on_all(planner: &Planner<'_>, job: &Job) -> Vec<NodeVerdict> {
@@ -598,10 +601,11 @@ pub fn could_start_now(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<()
         serve(fsm, Reasons::Wanted, || Order::of(fsm), |_, _| ());
     holds.at_last(&mut planner, fsm);
     let ask = Ask::new(&planner.capacity, owner, spec);
-    if let Some(limit) = class_limit::reached_with_awaited(fsm, owner, spec)
+    let mut limits = JobLimits::new(Awaited::Counts);
+    if let Some(reason) = limits.reached(fsm, Newcomer::of_spec(owner, spec))
         && planner.start_in_own_pool(&ask).is_none()
     {
-        return Err(Rejection::NotNow { why: WaitReason::ClassLimit(limit).alone().to_string() });
+        return Err(Rejection::NotNow { why: reason.alone().to_string() });
     }
     match planner.serve(&ask) {
         Served::Placed(_) => Ok(()),

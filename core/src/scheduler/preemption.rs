@@ -12,6 +12,7 @@ use super::capacity::{Use, Whose, closed};
 use super::claims::next_save;
 use super::class_limit;
 use super::foresight::{Foreseen, foresee};
+use super::limits::{Awaited, JobLimits, Newcomer};
 use super::planner::{Planner, Shadow};
 use super::tally::is_within_a_reservation;
 use crate::allocation::Allocation;
@@ -147,8 +148,8 @@ pub(crate) fn is_over(fsm: &Fsm, id: &JobId, preemption: &Preemption) -> Option<
     if let Some(why) = spoilt(fsm, job, preemption) {
         return said(why);
     }
-    if class_limit::reached(fsm, &job.owner, &job.spec).is_some() {
-        return said("its owner has as many GPUs as its class allows");
+    if JobLimits::new(Awaited::CountsNot).reached(fsm, Newcomer::of_job(job)).is_some() {
+        return said("a limit of its class or project keeps it from free GPUs");
     }
     let may_leave = |id: &AllocationId| {
         let attempt = fsm.allocation(id).filter(|a| a.stop.is_none());

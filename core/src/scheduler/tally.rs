@@ -102,7 +102,7 @@ impl<'a> Tally<'a> {
 }
 
 /// By when an attempt outside of reservations is over.
-fn end_of(allocation: &Allocation, job: &Job, now: Timestamp) -> Timestamp {
+pub(super) fn end_of(allocation: &Allocation, job: &Job, now: Timestamp) -> Timestamp {
     match &allocation.stop {
         Some(stop) => stop.at + stop.grace,
         None => allocation.time_limit_at.unwrap_or(now + job.time_left()),

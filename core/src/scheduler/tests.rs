@@ -134,7 +134,7 @@ fn a_start_that_takes_long_does_not_reach_into_a_reservation() {
     );
     let line = crate::scheduler::placements(&story.fsm).remove(0);
     assert_eq!(line.job, job);
-    let approved = crate::scheduler::check(&story.fsm, &line).unwrap();
+    let approved = crate::scheduler::tests::story::check(&story.fsm, &line).unwrap();
     assert_eq!(approved.parent, None);
     assert_eq!(approved.ends_by, Some(story::BEGINNING + length("20h") - length("30s")));
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::fair_share::Amount;
 use crate::job::{Job, RANK_NEW};
 use crate::name::{ClassName, ProjectName, UserName};
+use crate::scheduler::project_limit::committed;
 use crate::scheduler::tally::{ACTIVE_FOR, Had, Tally};
 use crate::scheduler::{Plan, comes_first};
 use crate::state::Fsm;
@@ -18,6 +20,8 @@ pub struct Share {
     pub waiting: u32,
     /// The place of the first of them in the queue.
     pub first_place: Option<u32>,
+    /// What counts for limits in GPU-hours, where the project has limits.
+    pub committed: Option<Amount>,
 }
 
 /// A project with its people.
@@ -93,7 +97,9 @@ fn project(
 ) -> ProjectShare {
     let due_each = due / u32::try_from(tally.people(fsm, &name)).unwrap_or(u32::MAX).max(1);
     let since = fsm.now() - ACTIVE_FOR;
-    let mut share = Share { due, ..Share::default() };
+    let limited = committed(fsm, &name);
+    let in_all = |of: Option<&UserName>| limited.as_ref().map(|limited| limited.amount(of));
+    let mut share = Share { due, committed: in_all(None), ..Share::default() };
     let mut people = Vec::new();
     for (user, had) in tally.projects.get(&name).into_iter().flatten() {
         let (number, first_place) = waiting.get(&(&name, *user)).copied().unwrap_or_default();
@@ -107,7 +113,8 @@ fn project(
             (first, place) => first.or(place),
         };
         if had.last >= since {
-            let of = Share { due: due_each, had: *had, waiting: number, first_place };
+            let committed = in_all(Some(user));
+            let of = Share { due: due_each, had: *had, waiting: number, first_place, committed };
             people.push(((*user).clone(), of));
         }
     }

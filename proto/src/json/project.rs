@@ -16,10 +16,31 @@ pub struct Project {
     /// Its part beside the other projects: the number of its people, where no admin set it.
     pub weight: u32,
     pub weight_is_set: bool,
+    /// How much it, and each person in it, may have.
+    pub limits: Limits,
     #[serde(flatten)]
     pub share: Share,
     /// Those who had something in it in the last 30 days, who had least first.
     pub people: Vec<Person>,
+}
+
+/// Null where nothing is limited.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// GPUs at the same time, in jobs and reservations.
+    pub gpus: Option<u32>,
+    pub gpus_each: Option<u32>,
+    /// Compared with `committed_gpu_ms`.
+    pub gpu_hours: Option<u32>,
+    pub gpu_hours_each: Option<u32>,
+}
+
+impl From<Option<pb::ProjectLimits>> for Limits {
+    fn from(limits: Option<pb::ProjectLimits>) -> Self {
+        let pb::ProjectLimits { gpus, gpus_each, gpu_hours, gpu_hours_each } =
+            limits.unwrap_or_default();
+        Self { gpus, gpus_each, gpu_hours, gpu_hours_each }
+    }
 }
 
 /// Somebody in a project.
@@ -45,6 +66,8 @@ pub struct Share {
     pub waiting: u32,
     /// The place of the first of them in the queue; null where none waits.
     pub first_place: Option<u32>,
+    /// What was used, with what is held or booked to its end; null in a project without limits.
+    pub committed_gpu_ms: Option<u64>,
 }
 
 impl From<Option<pb::Share>> for Share {
@@ -56,19 +79,29 @@ impl From<Option<pb::Share>> for Share {
             holds_gpu_millis,
             waiting,
             first_place,
+            committed_gpu_ms,
         } = share.unwrap_or_default();
-        Self { due_per_mille, used_gpu_ms, ahead_gpu_ms, holds_gpu_millis, waiting, first_place }
+        Self {
+            due_per_mille,
+            used_gpu_ms,
+            ahead_gpu_ms,
+            holds_gpu_millis,
+            waiting,
+            first_place,
+            committed_gpu_ms,
+        }
     }
 }
 
 impl From<pb::Project> for Project {
     fn from(project: pb::Project) -> Self {
-        let pb::Project { name, members, groups, weight, weight_is_set, share, people } = project;
+        let pb::Project { name, members, groups, weight, weight_is_set, share, people, limits } =
+            project;
         let people = people.into_iter();
         let people =
             people.map(|pb::ProjectPerson { user, share }| Person { user, share: share.into() });
-        let (share, people) = (share.into(), people.collect());
-        Self { name, members, groups, weight, weight_is_set, share, people }
+        let (share, people, limits) = (share.into(), people.collect(), limits.into());
+        Self { name, members, groups, weight, weight_is_set, limits, share, people }
     }
 }
 
@@ -81,12 +114,14 @@ impl Document for Project {
         "groups",
         "weight",
         "weight_is_set",
+        "limits",
         "due_per_mille",
         "used_gpu_ms",
         "ahead_gpu_ms",
         "holds_gpu_millis",
         "waiting",
         "first_place",
+        "committed_gpu_ms",
         "people",
     ];
 }
@@ -127,5 +162,6 @@ impl Document for ShareLine {
         "holds_gpu_millis",
         "waiting",
         "first_place",
+        "committed_gpu_ms",
     ];
 }

@@ -17,6 +17,8 @@ pub struct Story {
     pub summary: String,
     /// What that means for the one who asks, or what to do.
     pub details: Vec<String>,
+    /// When a job that waits could start by what is known now; null: it does not wait, or that is not known.
+    pub expected_start: Option<Time>,
     /// What happened to it, the oldest first.
     pub story: Vec<StoryLine>,
     /// This many older lines, or more, are in the audit log only.
@@ -51,6 +53,7 @@ impl From<pb::Explanation> for Story {
             kind: explanation.kind,
             summary: explanation.summary,
             details: explanation.details,
+            expected_start: time(explanation.expected_start_unix_ms),
             story: explanation.story.into_iter().map(line).collect(),
             older_lines: explanation.older_lines,
             pruned_until: time(explanation.pruned_until_unix_ms),
@@ -61,6 +64,14 @@ impl From<pb::Explanation> for Story {
 impl Document for Story {
     const SCHEMA: &'static str = "fleet.why/v1";
     const LIST_SCHEMA: &'static str = "fleet.whys/v1";
-    const FIELDS: &'static [&'static str] =
-        &["id", "kind", "summary", "details", "story", "older_lines", "pruned_until"];
+    const FIELDS: &'static [&'static str] = &[
+        "id",
+        "kind",
+        "summary",
+        "details",
+        "expected_start",
+        "story",
+        "older_lines",
+        "pruned_until",
+    ];
 }

@@ -153,7 +153,11 @@ impl Run<'_> {
             let members = self.month.lab.people.iter().filter(|person| person.project == at);
             let add_members = members.map(|person| person.name.clone()).collect();
             let people = PeopleChange { add_members, ..Default::default() };
-            let first = ProjectChange { people, weight: Some(Lab::weight_of(at)) };
+            let first = ProjectChange {
+                people,
+                weight: Some(Lab::weight_of(at)),
+                ..ProjectChange::default()
+            };
             self.must(Command::Project(ProjectCommand::Create { name, first }));
         }
         let urgent = self.month.lab.people.iter().filter(|person| person.may_use_urgent);

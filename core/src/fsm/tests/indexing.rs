@@ -33,6 +33,6 @@ fn a_job_that_the_index_missed_keeps_its_gpus() {
     w.fsm.plant_derived_of(&before);
     let plan = scheduler::placements(&w.fsm);
     assert_eq!(plan.len(), 1, "the plan goes by the index");
-    let checked = scheduler::check(&w.fsm, &plan[0]);
+    let checked = crate::scheduler::tests::story::check(&w.fsm, &plan[0]);
     assert!(matches!(checked, Err(Rejection::PlanStale { .. })), "{checked:?}");
 }

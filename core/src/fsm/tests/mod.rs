@@ -29,6 +29,7 @@ mod numbers;
 mod open_ended;
 mod preemption;
 mod probing;
+mod project_limits;
 mod projects;
 mod properties;
 mod reboot;

@@ -5,9 +5,9 @@
 
 use std::time::Instant;
 
-use super::story::{BEGINNING, Story, spec};
+use super::story::{BEGINNING, Story, check, spec};
 use crate::reservation::GpuRequest;
-use crate::scheduler::{PLACEMENTS_MAX, check, placements, plan};
+use crate::scheduler::{PLACEMENTS_MAX, placements, plan};
 use crate::time::{Millis, Window};
 
 /// Without optimisation a tenth is enough to see that it is right.

@@ -60,7 +60,7 @@ impl Story {
         let add_members = members.iter().map(|name| UserName::parse(name).unwrap()).collect();
         let weight = (weight > 0).then_some(weight);
         let people = PeopleChange { add_members, ..PeopleChange::default() };
-        let first = ProjectChange { people, weight };
+        let first = ProjectChange { people, weight, ..ProjectChange::default() };
         let name = ProjectName::parse(name).unwrap();
         self.admin(Command::Project(ProjectCommand::Create { name, first })).unwrap();
     }

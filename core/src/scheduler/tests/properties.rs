@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::story::{BEGINNING, Story, spec};
+use super::story::{BEGINNING, Story, check, spec};
 use crate::Fsm;
 use crate::command::{KeptPlace, Placement};
 use crate::id::{JobId, ReservationId};
@@ -12,7 +12,7 @@ use crate::job::JobSpec;
 use crate::name::{GpuUuid, NodeName};
 use crate::reason::Wait;
 use crate::reservation::GpuRequest;
-use crate::scheduler::{Plan, check, explain, next, placements, plan, satisfiable};
+use crate::scheduler::{Plan, explain, next, placements, plan, satisfiable};
 use crate::time::{Millis, Window};
 
 const OWNERS: [&str; 3] = ["ada", "bob", "cyd"];

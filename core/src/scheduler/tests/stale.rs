@@ -1,9 +1,9 @@
 //! The re-check of a plan's lines: each line is good for the state it was made for, and refused, with
 //! the reason, for any state in which it is not.
 
-use super::story::{BEGINNING, Story, length};
+use super::story::{BEGINNING, Story, check, length};
 use crate::command::Placement;
-use crate::scheduler::{check, plan};
+use crate::scheduler::plan;
 
 fn told(script: &str) -> Story {
     let mut story = Story::new();

@@ -25,6 +25,7 @@ use crate::rejection::{Holding, Rejection};
 use crate::reply::Reply;
 use crate::reservation::GpuRequest;
 use crate::scheduler;
+use crate::scheduler::limits::{Awaited, JobLimits};
 use crate::state::wish::said;
 use crate::time::{Millis, Timestamp, Window};
 use crate::view::text;
@@ -36,6 +37,11 @@ pub(crate) struct Story {
     pub(crate) fsm: Fsm,
     now: Timestamp,
     index: u64,
+}
+
+/// Checks one line of a plan by itself.
+pub(crate) fn check(fsm: &Fsm, line: &Placement) -> Result<scheduler::Approved, Rejection> {
+    scheduler::check(fsm, line, &mut JobLimits::new(Awaited::CountsNot))
 }
 
 /// Tells a whole story and returns what was said to it.
@@ -616,12 +622,13 @@ impl Story {
         };
         let earliest = why.earliest.map_or_else(String::new, |at| format!(" [{}]", when(at)));
         let never = if why.reason.as_ref().is_some_and(Wait::is_forever) { " NEVER" } else { "" };
+        let starts = why.reason.is_none();
         let reason =
             why.reason.map_or_else(|| "starts in this round".to_owned(), |r| r.to_string());
         writeln!(out, "{job}, place {}: {reason}{earliest}{never}", why.place).unwrap();
         for line in why.verdicts {
             let mark = if line.obstacle.is_none() { "+" } else { "-" };
-            let verdict = text::verdict(&line.node, line.obstacle.as_ref());
+            let verdict = text::verdict(&line.node, line.obstacle.as_ref(), starts);
             writeln!(out, "  {mark} {}: {verdict}", line.node).unwrap();
         }
     }

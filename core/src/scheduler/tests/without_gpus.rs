@@ -1,7 +1,7 @@
 //! Jobs without GPUs leave cores and memory for the node's GPUs.
 
-use super::story::{Story, expect};
-use crate::scheduler::{check, plan};
+use super::story::{Story, check, expect};
+use crate::scheduler::plan;
 
 #[test]
 fn work_on_cores_alone_leaves_each_gpu_something_to_work_with() {

@@ -5,17 +5,19 @@ use std::fmt;
 use super::few;
 use crate::name::NodeName;
 use crate::reason::{
-    ClassLimit, Emptying, Few, KeptFor, NodePart, Obstacle, Shut, ShutReservation, TakenBy,
-    TakenGpus, Unfit, UnfitGpu, Wait, WaitReason,
+    ClassLimit, Emptying, Few, KeptFor, NodePart, Obstacle, OverLimit, ProjectLimit, Shut,
+    ShutReservation, TakenBy, TakenGpus, Unfit, UnfitGpu, Wait, WaitReason,
 };
+use crate::scheduler::OFFER_MIN;
 use crate::state::wish::{bytes, cores as plain_cores};
 use crate::time::Millis;
 
-/// How a node stands to a job: that it starts there, or what keeps it from the node.
-pub fn verdict(node: &NodeName, obstacle: Option<&Obstacle>) -> String {
+/// How a node stands to a job: what keeps it from there, or else that it starts, or waits although there is room.
+pub fn verdict(node: &NodeName, obstacle: Option<&Obstacle>, starts: bool) -> String {
     match obstacle {
         Some(obstacle) => obstacle.to_string(),
-        None => format!("starts on {node}"),
+        None if starts => format!("starts on {node}"),
+        None => "has room for it".to_owned(),
     }
 }
 
@@ -55,6 +57,7 @@ impl fmt::Display for Wait {
                     "class {class} allows {most} {gpus} a person; its owner has {holds} there"
                 )
             }
+            WaitReason::ProjectLimit(limit) => limit.fmt(f),
             WaitReason::NeverFits(why) => write!(f, "can never start: {why}"),
             WaitReason::Excluded => {
                 write!(f, "can never start: ")?;
@@ -67,6 +70,53 @@ impl fmt::Display for Wait {
         }
         write!(f, "; ")?;
         excluded(f, &self.excluded)
+    }
+}
+
+impl fmt::Display for ProjectLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let project = &self.project;
+        if self.is_forever() {
+            write!(f, "can never start: ")?;
+        }
+        let (whom, who) = match self.each {
+            true => (" a person", "its owner"),
+            false => ("", "it"),
+        };
+        match &self.over {
+            OverLimit::Gpus { most, wanted, .. } if wanted > most => {
+                write!(
+                    f,
+                    "it wants {wanted} GPUs, and project {project} allows{whom} {most} at once"
+                )
+            }
+            OverLimit::Gpus { most, has, longest, .. } => {
+                let gpus = if *most == 1 { "GPU" } else { "GPUs" };
+                write!(f, "project {project} allows{whom} {most} {gpus} at once, and {who} ")?;
+                match longest {
+                    None => write!(f, "has {has}"),
+                    Some(longest) => {
+                        write!(f, "will have {has} before the job's end")?;
+                        match *longest >= OFFER_MIN {
+                            true => write!(
+                                f,
+                                "; with at most {longest} (-t) it would not wait for that"
+                            ),
+                            false => Ok(()),
+                        }
+                    }
+                }
+            }
+            OverLimit::GpuHours { most, wanted, .. } if self.is_forever() => {
+                write!(f, "it may use {wanted}, and project {project} allows{whom} {most}")
+            }
+            OverLimit::GpuHours { most, has, wanted } => {
+                write!(
+                    f,
+                    "project {project} allows{whom} {most} GPU-hours; {who} has used or booked {has}, and this job may use {wanted}"
+                )
+            }
+        }
     }
 }
 

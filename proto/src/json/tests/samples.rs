@@ -488,6 +488,7 @@ pub(super) fn story() -> pb::Explanation {
             line(1, "started on titan01:0", "fleet", 8),
             line(900, "moved to titan02:1", "fleet", 19),
         ],
+        expected_start_unix_ms: 0,
         older_lines: 4,
         pruned_until_unix_ms: 1_795_000_000_000,
     }

@@ -95,6 +95,7 @@ fn projects_and_shares_have_the_agreed_json() {
         holds_gpu_millis: 2_000,
         waiting: u32::from(first_place == Some(3)) * 12,
         first_place,
+        committed_gpu_ms: Some(used_gpu_ms + 7_200_000),
     };
     let project = || pb::Project {
         name: "vision".to_owned(),
@@ -107,6 +108,12 @@ fn projects_and_shares_have_the_agreed_json() {
             pb::ProjectPerson { user: "bob".to_owned(), share: Some(share(0, None)) },
             pb::ProjectPerson { user: "ada".to_owned(), share: Some(share(36_000_000, Some(3))) },
         ],
+        limits: Some(pb::ProjectLimits {
+            gpus: Some(16),
+            gpus_each: Some(4),
+            gpu_hours: Some(2_000),
+            gpu_hours_each: None,
+        }),
     };
     let default = pb::Project { name: "default".to_owned(), ..pb::Project::default() };
     check("projects", &[project(), default].map(project::Project::from));
