@@ -106,28 +106,13 @@ impl Amount {
         self.0.checked_sub(other.0).map(Amount)
     }
 
-    /// After how long no more than `rest` of it is left.
-    pub fn fades_to(self, rest: Amount, half_life: Millis) -> Millis {
-        let fits = |time: u64| self.faded(Millis(time), half_life) <= rest;
-        // By then nothing is left.
-        let (mut least, mut most) = (0, half_life.0.saturating_mul(u64::from(FRACTION_BITS)));
-        while least < most {
-            let middle = u64::midpoint(least, most);
-            match fits(middle) {
-                true => most = middle,
-                false => least = middle + 1,
-            }
-        }
-        Millis(least)
-    }
-
     /// GPU-milliseconds, rounded down.
     pub fn gpu_millis(self) -> u64 {
         self.0 / 1_000
     }
 
     /// What is left of it after that time.
-    fn faded(self, time: Millis, half_life: Millis) -> Amount {
+    pub(crate) fn faded(self, time: Millis, half_life: Millis) -> Amount {
         let left = (u128::from(self.0) * left_after(time, half_life)) >> FRACTION_BITS;
         Amount(u64::try_from(left).unwrap_or(u64::MAX))
     }

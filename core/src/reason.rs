@@ -100,15 +100,15 @@ pub struct ClassLimit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectLimit {
     pub project: ProjectName,
-    /// Of each person in it, and not of all together.
-    pub each: bool,
+    /// The limit of each person, which this one would pass; otherwise that of all together.
+    pub each: Option<UserName>,
     pub over: OverLimit,
 }
 
 /// What there would be too much of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OverLimit {
-    /// GPUs at the same time. A job with that time limit at most would start now, where it is for later that it has to wait.
+    /// GPUs at the same time. `longest`: where others have them only later, the time limit with which the job would not wait.
     Gpus { most: u32, has: u32, wanted: u32, longest: Option<Millis> },
     /// What was used, as it counts now, with what is held or booked to its end.
     GpuHours { most: u32, has: Amount, wanted: Amount },
@@ -326,6 +326,11 @@ impl Wait {
             | WaitReason::Node(_)
             | WaitReason::Closed(_) => false,
         }
+    }
+
+    /// Whether the fleet as it is built is what it waits for, and not a limit that somebody set.
+    pub fn is_for_the_fleet(&self) -> bool {
+        !matches!(self.reason, WaitReason::ClassLimit(_) | WaitReason::ProjectLimit(_))
     }
 
     /// The GPUs that somebody has, as far as they are named.

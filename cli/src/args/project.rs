@@ -57,7 +57,7 @@ pub(crate) struct ProjectLimitArgs {
     /// Most GPUs that one person has at once in it; 0: no limit
     #[arg(long, value_name = "N")]
     pub(crate) gpus_each: Option<u32>,
-    /// Most GPU-hours, used as they fade, held and booked; 0: no limit
+    /// Most GPU-hours: past use as it fades, and what is held or booked; 0: no limit
     #[arg(long, value_name = "N")]
     pub(crate) gpu_hours: Option<u32>,
     /// Most GPU-hours of one person in it; 0: no limit

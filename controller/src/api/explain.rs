@@ -199,7 +199,8 @@ impl Context {
                     share::behind_classes(fsm, job),
                     &share::place_by(fsm, job),
                 ));
-                if explained.reason.as_ref().is_some_and(Wait::is_forever) {
+                let never = |wait: &Wait| wait.is_forever() && wait.is_for_the_fleet();
+                if explained.reason.as_ref().is_some_and(never) {
                     details.push("it can never start in this fleet as it is".to_owned());
                 }
                 let starts = explained.reason.is_none();

@@ -19,6 +19,7 @@ use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::{RESERVATION_LENGTH_MAX, Reservation, ReservationState};
+use crate::scheduler::project_limit::{Booking, check_booking};
 use crate::time::{Millis, Timestamp, Window};
 
 impl Fsm {
@@ -104,7 +105,21 @@ impl Fsm {
         }
         let added = Window { starts_at: ends_at, ends_at: more };
         let until = self.free_until(&r.id, &r.gpus, added);
-        (until > ends_at && until > self.now).then_some(until)
+        let has_time = until > ends_at && until > self.now;
+        (has_time && self.project_allows_until(r, until)).then_some(until)
+    }
+
+    /// Whether the limits of its project leave room for it until then.
+    fn project_allows_until(&self, r: &Reservation, until: Timestamp) -> bool {
+        let booking = Booking {
+            project: &r.project,
+            owner: &r.owner,
+            window: Window { ends_at: until, ..r.window },
+            added: Window { starts_at: r.window.ends_at.max(self.now), ends_at: until },
+            gpus: r.gpus.len(),
+            of: Some(&r.id),
+        };
+        check_booking(self, &booking).is_ok()
     }
 
     /// Until when a window may be extended at most, as is known long before, and why no longer.

@@ -19,6 +19,7 @@ use crate::preemption::{
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler::claims::next_save;
+use crate::scheduler::limits::{Awaited, JobLimits};
 use crate::scheduler::preemption::{Running, is_over, may_preempt};
 use crate::scheduler::tally::is_within_a_reservation;
 use crate::time::Timestamp;
@@ -197,10 +198,13 @@ impl Fsm {
                 place.held_until = place.held_until.min(gone);
             }
         }
+        let mut limits = JobLimits::new(Awaited::CountsNot);
         let over: Vec<(JobId, Option<String>)> = self
             .preemptions
             .iter()
-            .filter_map(|(job, preemption)| Some((job.clone(), is_over(self, job, preemption)?)))
+            .filter_map(|(job, preemption)| {
+                Some((job.clone(), is_over(self, job, preemption, &mut limits)?))
+            })
             .collect();
         let any = !over.is_empty();
         for (job, why) in over {

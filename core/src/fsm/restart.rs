@@ -26,7 +26,6 @@ impl Fsm {
         if job.question.is_none() {
             self.check_project(turn.actor, &job.owner, &job.spec.project)?;
             self.check_class(turn.actor, &job.owner, &job.spec.class)?;
-            scheduler::limits::check(self, &job.spec)?;
         }
         let reservation = job.spec.reservation.clone();
         let reservation = reservation.filter(|id| self.open_reservation(id).is_ok());
@@ -109,7 +108,11 @@ impl Fsm {
         time_limit.map_or(Ok(()), validate::time_limit)?;
         let mut spec = job.spec.clone();
         spec.reservation = spec.reservation.filter(|id| self.open_reservation(id).is_ok());
+        spec.time_limit = time_limit.unwrap_or(spec.time_limit);
         scheduler::satisfiable(self, &job.owner, &spec)?;
+        if job.question.is_none() {
+            scheduler::limits::check(self, &spec)?;
+        }
         match from {
             RestartFrom::Scratch => Ok("from its beginning".to_owned()),
             RestartFrom::Newest => match job.candidates().first() {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::cluster::check_text;
 use super::reservations::{Granted, check_owner, scheduled};
 use super::{Fsm, Turn};
-use crate::actor::Actor;
+use crate::actor::{Actor, Who};
 use crate::command::CreateReservation;
 use crate::id::{ReservationId, SeriesId};
 use crate::rejection::{DateProblem, Rejection};
@@ -17,6 +17,7 @@ use crate::reply::Reply;
 use crate::reservation::{
     RESERVATIONS_OPEN_MAX, Reservation, ReservationState, SERIES_LENGTH_MAX, Series,
 };
+use crate::scheduler::project_limit::SeriesHours;
 use crate::time::Timestamp;
 
 /// What each date gets, in their order, and those that are not available.
@@ -75,7 +76,8 @@ impl Fsm {
         Err(Rejection::DatesRefused { problems, of, more: 0 })
     }
 
-    /// Judges each date on the state as it is: no date takes anything from another, because they do not overlap.
+    /// Judges each date on the state as it is: no date takes GPUs from another, because they do not overlap. GPU-hours of a
+    /// project add up.
     fn judge_dates<'a>(
         &self,
         actor: &Actor,
@@ -87,8 +89,16 @@ impl Fsm {
             return Err(Rejection::LimitReached { what, limit: RESERVATIONS_OPEN_MAX as u64 });
         }
         let (mut granted, mut problems) = (Vec::new(), Vec::new());
+        let is_admin = matches!(&actor.who, Who::User { admin: true, .. });
+        let mut hours = SeriesHours::default();
         for wish in wishes {
-            match self.check_reservation(actor, wish) {
+            let judged = self.check_reservation(actor, wish).and_then(|one| {
+                if !is_admin {
+                    hours.add(self, wish)?;
+                }
+                Ok(one)
+            });
+            match judged {
                 Ok(one) => granted.push((wish, one)),
                 Err(why) if is_of_the_date(&why) => {
                     problems.push(DateProblem { window: wish.window, why: without_next(why) });

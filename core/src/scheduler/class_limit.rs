@@ -83,7 +83,11 @@ impl ClassLimits {
 
     /// The limit that keeps it from free GPUs, if one does.
     pub(super) fn reached(&mut self, fsm: &Fsm, new: &Newcomer<'_>) -> Option<ClassLimit> {
-        passed(fsm, new.spec, || *self.known(fsm, &new.spec.class, new.owner))
+        // What is freed for it does not count against it.
+        let own = new.id.and_then(|id| fsm.preemptions().get(id));
+        let own = own.filter(|_| self.awaited == Awaited::Counts);
+        let own = own.map_or(0, |place| place.gpus.len() as u32);
+        passed(fsm, new.spec, || self.known(fsm, &new.spec.class, new.owner).saturating_sub(own))
     }
 
     pub(super) fn count(&mut self, fsm: &Fsm, job: &Job) {

@@ -3,6 +3,7 @@
 use super::class_limit::{self, ClassLimits};
 use super::project_limit::{self, OfProjects};
 use crate::fair_share::{Amount, Rate};
+use crate::id::JobId;
 use crate::job::{Job, JobSpec};
 use crate::name::UserName;
 use crate::reason::WaitReason;
@@ -22,19 +23,23 @@ pub(crate) enum Awaited {
 /// A job that would start now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Newcomer<'a> {
+    /// Of one that is submitted.
+    pub(super) id: Option<&'a JobId>,
     pub(super) owner: &'a UserName,
     pub(super) spec: &'a JobSpec,
-    /// For how long it may run.
+    /// For how long it may run, and what of its time limit it has used.
     pub(super) length: Millis,
+    pub(super) time_used: Millis,
 }
 
 impl<'a> Newcomer<'a> {
     pub(crate) fn of_job(job: &'a Job) -> Self {
-        Self { owner: &job.owner, spec: &job.spec, length: job.time_left() }
+        let (length, time_used) = (job.time_left(), job.time_used);
+        Self { id: Some(&job.id), owner: &job.owner, spec: &job.spec, length, time_used }
     }
 
     pub(super) fn of_spec(owner: &'a UserName, spec: &'a JobSpec) -> Self {
-        Self { owner, spec, length: spec.time_limit }
+        Self { id: None, owner, spec, length: spec.time_limit, time_used: Millis::ZERO }
     }
 
     /// What it may use.
@@ -61,18 +66,19 @@ impl JobLimits {
         of_class.or_else(|| self.projects.reached(fsm, &new).map(WaitReason::ProjectLimit))
     }
 
-    /// The same, with the time by which it could start at the latest as far as that limit goes, where that is known.
-    pub(super) fn reached_until(
+    /// The same, with the time at which it could start as far as that limit goes, where that is known. Asked in the order of
+    /// the queue: each job counts for those behind it.
+    pub(super) fn foresee(
         &mut self,
         fsm: &Fsm,
         new: Newcomer<'_>,
     ) -> Option<(WaitReason, Option<Timestamp>)> {
         let reason = self.reached(fsm, new)?;
-        let until = match &reason {
-            WaitReason::ProjectLimit(limit) => self.projects.falls_at(fsm, &new, limit),
+        let at = match &reason {
+            WaitReason::ProjectLimit(limit) => self.projects.foresee(fsm, &new, limit),
             _ => None,
         };
-        Some((reason, until))
+        Some((reason, at))
     }
 
     /// When the first of those that waited for a limit could start, if nothing happens until then.

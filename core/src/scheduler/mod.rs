@@ -28,6 +28,7 @@ mod capacity;
 mod check;
 pub(crate) mod claims;
 pub(crate) mod class_limit;
+mod committed;
 mod earliest;
 mod foresight;
 pub(crate) mod limits;
@@ -471,8 +472,8 @@ fn known_wait(fsm: &Fsm, job: &Job, limits: &mut JobLimits) -> Option<(Wait, Opt
         let reason = WaitReason::Preempts { jobs, node: place.node.clone() };
         return Some((reason.alone(), Some(place.starts_at.max(fsm.now()))));
     }
-    let (reason, until) = limits.reached_until(fsm, Newcomer::of_job(job))?;
-    Some((reason.alone(), until))
+    let (reason, at) = limits.foresee(fsm, Newcomer::of_job(job))?;
+    Some((reason.alone(), at))
 }
 
 fn verdicts_on_all(planner: &Planner<'_>, job: &Job) -> Vec<NodeVerdict> {

@@ -12,7 +12,7 @@ use super::capacity::{Use, Whose, closed};
 use super::claims::next_save;
 use super::class_limit;
 use super::foresight::{Foreseen, foresee};
-use super::limits::{Awaited, JobLimits, Newcomer};
+use super::limits::{JobLimits, Newcomer};
 use super::planner::{Planner, Shadow};
 use super::tally::is_within_a_reservation;
 use crate::allocation::Allocation;
@@ -133,7 +133,12 @@ pub(crate) fn may_preempt(fsm: &Fsm, job: &Job, a: &Allocation) -> Result<Timest
 
 /// Why a preemption is over, if it is: with words where the job did not get its place.
 #[expect(clippy::option_option, reason = "over with and without words")]
-pub(crate) fn is_over(fsm: &Fsm, id: &JobId, preemption: &Preemption) -> Option<Option<String>> {
+pub(crate) fn is_over(
+    fsm: &Fsm,
+    id: &JobId,
+    preemption: &Preemption,
+    limits: &mut JobLimits,
+) -> Option<Option<String>> {
     let Some(job) = fsm.job(id).filter(|job| !job.state.is_final()) else { return Some(None) };
     if job.allocation().is_some() {
         return Some(None);
@@ -148,7 +153,7 @@ pub(crate) fn is_over(fsm: &Fsm, id: &JobId, preemption: &Preemption) -> Option<
     if let Some(why) = spoilt(fsm, job, preemption) {
         return said(why);
     }
-    if JobLimits::new(Awaited::CountsNot).reached(fsm, Newcomer::of_job(job)).is_some() {
+    if limits.reached(fsm, Newcomer::of_job(job)).is_some() {
         return said("a limit of its class or project keeps it from free GPUs");
     }
     let may_leave = |id: &AllocationId| {

@@ -2,18 +2,24 @@
 
 use proptest::prelude::*;
 
-use super::preemption::{lead, wait_for_what_comes};
-use super::world::{World, job, person, plain, res, user};
+use super::preemption::{lead, leaves, wait_for_what_comes};
+use super::world::{World, job, node, person, plain, res, training, user};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, JobCommand, ProjectCommand, ReservationChange, ReservationCommand};
-use crate::id::AllocationId;
+use crate::checkpoint::RestartFrom;
+use crate::command::{
+    Command, CreateReservation, JobCommand, ProjectCommand, Report, ReservationChange,
+    ReservationCommand,
+};
+use crate::ending::WindowUse;
+use crate::id::{AllocationId, SeriesId};
 use crate::job::JobSpec;
-use crate::name::ProjectName;
+use crate::name::{ClassName, ProjectName};
+use crate::people::PeopleChange;
 use crate::project::{LIMIT_GPU_HOURS_MAX, LIMIT_GPUS_MAX, ProjectChange, ProjectLimits};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::reservation::ReservationState;
+use crate::reservation::{GpuRequest, ReservationState, Series};
 use crate::scheduler::project_limit::committed;
 use crate::scheduler::{self, Waiting};
 use crate::time::{Millis, Timestamp, Window};
@@ -59,6 +65,14 @@ fn attempt(w: &World, name: &str) -> AllocationId {
     w.fsm.job(&job(name)).unwrap().allocation().unwrap().clone()
 }
 
+fn book_on_titan02(w: &mut World, name: &str, count: u32, (from, length): (Millis, Millis)) {
+    let starts_at = w.now + from;
+    let window = Window { starts_at, ends_at: starts_at + length };
+    let gpus = GpuRequest { count, node: Some(node("titan02")), ..GpuRequest::default() };
+    let wish = CreateReservation::plain(res(name), user("bob"), gpus, window);
+    w.give(person("bob"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
+}
+
 #[test]
 fn jobs_wait_for_the_gpus_that_their_project_may_have_at_once() {
     let mut w = limited(ProjectLimits { gpus: Some(3), gpus_each: Some(2), ..NONE });
@@ -70,7 +84,7 @@ fn jobs_wait_for_the_gpus_that_their_project_may_have_at_once() {
     let now = states(&w, ["a", "b", "c", "d", "e", "f"]);
     // Shares come first: each gets one before somebody gets two.
     assert_eq!(now, ["starting", "queued", "queued", "starting", "starting", "starting"]);
-    assert_eq!(why(&w, "b"), "project default allows 3 GPUs at once, and it has 3");
+    assert_eq!(why(&w, "b"), "project default allows 3 GPUs at once, and the project has 3");
     // The leader may have seen an earlier state.
     let said = w.place("b", "titan02", &[0]).unwrap_err().to_string();
     assert!(said.contains("project default allows 3 GPUs at once"), "{said}");
@@ -85,7 +99,7 @@ fn jobs_wait_for_the_gpus_that_their_project_may_have_at_once() {
     lead(&mut w);
     assert_eq!(states(&w, ["a", "b", "c"]), ["starting", "starting", "queued"]);
     let c = waiting(&w, "c");
-    let said = "project default allows a person 2 GPUs at once, and its owner has 2";
+    let said = "project default allows each person 2 GPUs at once, and ada has 2";
     assert_eq!((c.reason.to_string().as_str(), c.earliest), (said, Some(w.now + HOUR)));
     // Without the limit it starts.
     set(&mut w, ProjectLimits { gpus_each: Some(0), ..NONE }).unwrap();
@@ -115,7 +129,7 @@ fn jobs_and_reservations_count_together() {
     let a = w.run("a", for_hours(2, 4), "titan01", &[0, 1]);
     let said = refusal(w.reserve("bob", "r", 2, Millis::ZERO, HOUR));
     assert!(
-        said.contains("GPUs at once in project default (default has 2 then already): at most 3"),
+        said.contains("GPUs at once in project default (the project has 2 at that time, and this would be 2 more): at most 3"),
         "{said}"
     );
     assert!(refusal(w.reserve("bob", "r", 4, Millis::days(1), HOUR)).contains("default allows: 3"));
@@ -126,7 +140,7 @@ fn jobs_and_reservations_count_together() {
     // Behind the job and the reservations all is free.
     w.reserve("ada", "s", 3, Millis::hours(5), HOUR).unwrap();
     let said = refusal(w.reserve("ada", "t", 1, Millis::hours(5), HOUR));
-    assert!(said.contains("default has 3 then already"), "{said}");
+    assert!(said.contains("the project has 3 at that time"), "{said}");
     w.end(&a, AttemptEnd::Exited { code: 0 });
     w.release("titan01");
     // It would still run when all three are reserved.
@@ -137,8 +151,8 @@ fn jobs_and_reservations_count_together() {
     let b = waiting(&w, "b");
     assert_eq!(
         b.reason.to_string(),
-        "project default allows 3 GPUs at once, and it will have 3 before the job's end; with at most 5h (-t) it \
-         would not wait for that"
+        "project default allows 3 GPUs at once, and the project will have 3 before the job would end; with -t 5h or \
+         less the job need not wait for that"
     );
     assert_eq!(b.earliest, Some(w.now + Millis::hours(6)));
 }
@@ -161,7 +175,7 @@ fn a_reservation_within_its_limits_is_not_stopped_and_its_jobs_count_once() {
     let (within, beyond) = (extend(10), extend(11));
     let said = w.give(person("ada"), beyond.clone()).unwrap_err().to_string();
     assert!(
-        said.contains("GPU-hours in project default (default has used or booked 0.0"),
+        said.contains("GPU-hours in project default (without this the project has used or booked 0.0 GPU-hours, with it 22.0"),
         "{said}"
     );
     w.give(person("ada"), within).unwrap();
@@ -178,14 +192,14 @@ fn gpu_hours_are_those_used_as_they_fade_and_those_to_come() {
     let said = refusal(w.submit("ada", "x", for_hours(4, 16)));
     assert_eq!(
         said,
-        "time_limit: on 4 GPUs for 16h it may use 64.0 GPU-hours, and project default allows 60: at most 15h (-t)"
+        "time_limit: on 4 GPUs for 16h it may use 64.0 GPU-hours, and project default allows each person 60: at most 15h (-t)"
     );
     let a = w.run("a", for_hours(4, 12), "titan01", &[0, 1, 2, 3]);
     w.submit("ada", "b", for_hours(1, 13)).unwrap();
     lead(&mut w);
     assert_eq!(
         why(&w, "b"),
-        "project default allows a person 60 GPU-hours; its owner has used or booked 48.0 GPU-hours, and this job may use \
+        "project default allows each person 60 GPU-hours; ada has used or booked 48.0 GPU-hours, and this job may use \
          13.0 GPU-hours"
     );
     w.submit("bob", "c", for_hours(4, 13)).unwrap();
@@ -194,7 +208,7 @@ fn gpu_hours_are_those_used_as_they_fade_and_those_to_come() {
     assert_eq!(states(&w, ["b", "c", "d"]), ["queued", "starting", "queued"], "52 and 48 are 100");
     let said = refusal(w.reserve("cyd", "r", 1, Millis::days(3), HOUR));
     assert!(
-        said.contains("default has used or booked 100.0 GPU-hours, and this adds 1.0"),
+        said.contains("the project has used or booked 100.0 GPU-hours, with it 101.0"),
         "{said}"
     );
     // What it does not use is there for others at once.
@@ -239,7 +253,7 @@ fn a_longer_time_limit_is_more_use() {
     w.pass(HOUR);
     let said = w.give(person("ada"), longer("a", 11)).unwrap_err().to_string();
     assert!(
-        said.contains("GPU-hours in project default for each person (ada has used or booked 2.0"),
+        said.contains("GPU-hours in project default for each person (without this ada has used or booked 0.0 GPU-hours, with it 22.0"),
         "{said}"
     );
     w.give(person("ada"), longer("a", 10)).unwrap();
@@ -263,13 +277,188 @@ fn one_that_could_never_start_says_so() {
     lead(&mut w);
     assert_eq!(
         why(&w, "a"),
-        "can never start: it may use 40.0 GPU-hours, and project default allows a person 39"
+        "can never start: it may use 40.0 GPU-hours, and project default allows each person 39"
     );
     assert_eq!(waiting(&w, "a").earliest, None);
     assert!(refusal(w.submit("ada", "b", for_hours(4, 10))).contains("at most 9h 45m (-t)"));
     set(&mut w, ProjectLimits { gpu_hours_each: Some(40), ..NONE }).unwrap();
     lead(&mut w);
     assert_eq!(w.state_of("a"), "starting");
+}
+
+#[test]
+fn use_fades_also_while_something_runs() {
+    let mut w = limited(ProjectLimits { gpu_hours: Some(200), ..NONE });
+    let a = w.run("a", for_hours(4, 40), "titan01", &[0, 1, 2, 3]);
+    w.pass(Millis::hours(40));
+    w.end(&a, AttemptEnd::Exited { code: 0 });
+    w.release("titan01");
+    // 160 are used at most; this takes 30 more, and books others far ahead.
+    w.run("b", for_hours(1, 30), "titan01", &[0]);
+    w.reserve("ada", "r", 1, Millis::days(30), HOUR).unwrap();
+    w.submit("ada", "c", for_hours(1, 24)).unwrap();
+    lead(&mut w);
+    let by = waiting(&w, "c").earliest.unwrap();
+    assert!(by < w.now + Millis::hours(24), "{}", by.since(w.now));
+    assert_eq!(w.fsm.look_at(), Some(by));
+    w.pass(by.since(w.now).saturating_sub(Millis::minutes(2)));
+    lead(&mut w);
+    assert_eq!((w.state_of("c"), w.fsm.look_at()), ("queued", Some(by)));
+    wait_for_what_comes(&mut w);
+    assert_eq!(w.state_of("c"), "starting");
+}
+
+#[test]
+fn those_that_wait_for_a_limit_are_foreseen_one_after_another() {
+    let mut w = limited(ProjectLimits { gpus_each: Some(1), ..NONE });
+    for name in ["a", "b", "c", "d"] {
+        w.submit("ada", name, plain(1)).unwrap();
+    }
+    lead(&mut w);
+    let hours = ["b", "c", "d"].map(|name| waiting(&w, name).earliest.unwrap().since(w.now));
+    assert_eq!(hours, [1, 2, 3].map(Millis::hours));
+}
+
+#[test]
+fn a_reservation_in_use_is_not_extended_beyond_the_limits_of_its_project() {
+    for (limits, goes_on) in [
+        (ProjectLimits { gpu_hours: Some(2), ..NONE }, false),
+        (ProjectLimits { gpu_hours: Some(3), ..NONE }, true),
+        // The other one begins as this one ends.
+        (ProjectLimits { gpus: Some(2), ..NONE }, false),
+        (ProjectLimits { gpus: Some(3), ..NONE }, true),
+    ] {
+        let mut w = limited(limits);
+        w.reserve("ada", "r", 1, Millis::ZERO, HOUR).unwrap();
+        book_on_titan02(&mut w, "s", 2, (HOUR, Millis::minutes(30)));
+        let before = w.fsm.reservation(&res("r")).unwrap().window.ends_at;
+        let on = w.fsm.reservation(&res("r")).unwrap().node.to_string();
+        let (reservation, seen) = (res("r"), WindowUse::Used);
+        w.report(&on, Report::Use { reservation, seen, came: true }).unwrap();
+        w.pass(Millis::minutes(59));
+        let after = w.fsm.reservation(&res("r")).unwrap().window.ends_at;
+        assert_eq!(after > before, goes_on, "{limits}");
+    }
+}
+
+#[test]
+fn the_dates_of_a_series_add_up() {
+    let mut w = limited(ProjectLimits { gpu_hours: Some(9), ..NONE });
+    let dates = |w: &World, name: &str, count: u64| -> Vec<CreateReservation> {
+        let date = |day| {
+            let starts_at = w.now + Millis::days(day);
+            let window = Window { starts_at, ends_at: starts_at + Millis::hours(2) };
+            let gpus = GpuRequest { count: 2, ..GpuRequest::default() };
+            CreateReservation::plain(res(&format!("{name}{day}")), user("ada"), gpus, window)
+        };
+        (1..=count).map(date).collect()
+    };
+    let series = |reservations, skip| {
+        let series = Series { id: SeriesId::parse("ser-a").unwrap(), rule: "daily".to_owned() };
+        Command::Reservation(ReservationCommand::CreateSeries { series, reservations, skip })
+    };
+    let (three, two) = (dates(&w, "r", 3), dates(&w, "s", 2));
+    let said = w.give(person("ada"), series(three.clone(), false)).unwrap_err();
+    let Rejection::DatesRefused { problems, of: 3, .. } = said else { panic!("{said}") };
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].why.to_string().contains("with it 12.0 GPU-hours"), "{}", problems[0].why);
+    w.give(person("ada"), series(two, false)).unwrap();
+    w.give(
+        person("root"),
+        Command::Reservation(ReservationCommand::ReleaseSeries {
+            id: SeriesId::parse("ser-a").unwrap(),
+            from: None,
+        }),
+    )
+    .unwrap();
+    w.give(person("ada"), series(three, true)).unwrap();
+    assert_eq!(w.fsm.open_reservations().count(), 2);
+}
+
+#[test]
+fn a_longer_time_limit_does_not_lead_into_what_others_booked() {
+    let mut w = limited(ProjectLimits { gpus: Some(4), ..NONE });
+    w.run("a", for_hours(2, 1), "titan01", &[0, 1]);
+    book_on_titan02(&mut w, "r", 3, (Millis::hours(6), HOUR));
+    let longer = |hours| {
+        let time_limit = Millis::hours(hours);
+        Command::Job(JobCommand::SetTimeLimit { id: job("a"), time_limit })
+    };
+    w.give(person("ada"), longer(6)).unwrap();
+    let said = w.give(person("ada"), longer(7)).unwrap_err().to_string();
+    assert!(said.contains("(the project has 3 at that time, and this would be 2 more)"), "{said}");
+}
+
+#[test]
+fn a_restart_is_held_to_the_limits_with_its_new_time() {
+    let mut w = limited(NONE);
+    let a = w.run("a", for_hours(2, 8), "titan01", &[0, 1]);
+    w.end(&a, AttemptEnd::Exited { code: 1 });
+    w.release("titan01");
+    set(&mut w, ProjectLimits { gpu_hours: Some(10), ..NONE }).unwrap();
+    let restart = |hours: Option<u64>| {
+        let (id, from) = (job("a"), RestartFrom::Scratch);
+        Command::Job(JobCommand::Restart { id, from, time_limit: hours.map(Millis::hours) })
+    };
+    let said = w.give(person("ada"), restart(None)).unwrap_err().to_string();
+    assert!(said.contains("at most 5h (-t)"), "{said}");
+    assert!(w.give(person("ada"), restart(Some(6))).is_err());
+    w.give(person("ada"), restart(Some(5))).unwrap();
+}
+
+/// A node full of a scavenger that saves each ten minutes, and the job of a higher class for which it leaves.
+fn preempting(limits: ProjectLimits) -> (World, AllocationId) {
+    let mut w = limited(NONE);
+    let spec = JobSpec { class: ClassName::parse("scavenger").unwrap(), ..training() };
+    let mut spec = JobSpec { time_limit: Millis::hours(24), ..spec };
+    spec.gpus.count = 4;
+    let a = w.run("a", spec.clone(), "titan01", &[0, 1, 2, 3]);
+    w.run(
+        "z",
+        JobSpec { checkpoint: None, class: ClassName::normal(), ..spec },
+        "titan02",
+        &[0, 1, 2, 3],
+    );
+    for seq in 1..=3 {
+        w.pass(Millis::minutes(10));
+        w.checkpoint(&a, seq, Millis::ZERO);
+    }
+    let people = PeopleChange { add_members: [user("bob")].into(), ..PeopleChange::default() };
+    let first = ProjectChange { people, limits, ..ProjectChange::default() };
+    let name = ProjectName::parse("vision").unwrap();
+    w.give(person("root"), Command::Project(ProjectCommand::Create { name, first })).unwrap();
+    w.submit("bob", "b", of_vision(2, HOUR)).unwrap();
+    lead(&mut w);
+    assert!(w.fsm.preemptions().contains_key(&job("b")));
+    (w, a)
+}
+
+fn of_vision(gpus: u32, time_limit: Millis) -> JobSpec {
+    JobSpec { project: ProjectName::parse("vision").unwrap(), time_limit, ..plain(gpus) }
+}
+
+#[test]
+fn a_short_job_does_not_take_the_room_that_work_leaves_for() {
+    let (mut w, _) = preempting(ProjectLimits { gpus: Some(2), ..NONE });
+    let z = attempt(&w, "z");
+    w.end(&z, AttemptEnd::Exited { code: 0 });
+    // Free again, and nobody may have it but the first one.
+    w.submit("bob", "c", of_vision(1, Millis::minutes(2))).unwrap();
+    lead(&mut w);
+    assert_eq!(w.state_of("c"), "queued");
+    assert!(w.fsm.preemptions().contains_key(&job("b")), "it has not lost its place");
+}
+
+#[test]
+fn one_that_work_leaves_for_may_start_elsewhere_first() {
+    let limits = ProjectLimits { gpus: Some(2), gpu_hours: Some(2), ..NONE };
+    let (mut w, a) = preempting(limits);
+    let z = attempt(&w, "z");
+    w.end(&z, AttemptEnd::Exited { code: 0 });
+    w.release("titan02");
+    lead(&mut w);
+    assert_eq!(w.state_of("b"), "starting", "its own place does not count against it");
+    assert!(!leaves(&w, &a));
 }
 
 #[test]

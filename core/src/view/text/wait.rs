@@ -79,28 +79,25 @@ impl fmt::Display for ProjectLimit {
         if self.is_forever() {
             write!(f, "can never start: ")?;
         }
-        let (whom, who) = match self.each {
-            true => (" a person", "its owner"),
-            false => ("", "it"),
+        let (allows, who) = match &self.each {
+            Some(user) => ("allows each person", user.as_str()),
+            None => ("allows", "the project"),
         };
         match &self.over {
             OverLimit::Gpus { most, wanted, .. } if wanted > most => {
-                write!(
-                    f,
-                    "it wants {wanted} GPUs, and project {project} allows{whom} {most} at once"
-                )
+                write!(f, "it wants {wanted} GPUs, and project {project} {allows} {most} at once")
             }
             OverLimit::Gpus { most, has, longest, .. } => {
                 let gpus = if *most == 1 { "GPU" } else { "GPUs" };
-                write!(f, "project {project} allows{whom} {most} {gpus} at once, and {who} ")?;
+                write!(f, "project {project} {allows} {most} {gpus} at once, and {who} ")?;
                 match longest {
                     None => write!(f, "has {has}"),
                     Some(longest) => {
-                        write!(f, "will have {has} before the job's end")?;
+                        write!(f, "will have {has} before the job would end")?;
                         match *longest >= OFFER_MIN {
                             true => write!(
                                 f,
-                                "; with at most {longest} (-t) it would not wait for that"
+                                "; with -t {longest} or less the job need not wait for that"
                             ),
                             false => Ok(()),
                         }
@@ -108,12 +105,12 @@ impl fmt::Display for ProjectLimit {
                 }
             }
             OverLimit::GpuHours { most, wanted, .. } if self.is_forever() => {
-                write!(f, "it may use {wanted}, and project {project} allows{whom} {most}")
+                write!(f, "it may use {wanted}, and project {project} {allows} {most}")
             }
             OverLimit::GpuHours { most, has, wanted } => {
                 write!(
                     f,
-                    "project {project} allows{whom} {most} GPU-hours; {who} has used or booked {has}, and this job may use {wanted}"
+                    "project {project} {allows} {most} GPU-hours; {who} has used or booked {has}, and this job may use {wanted}"
                 )
             }
         }
