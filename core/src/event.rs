@@ -10,6 +10,7 @@ use crate::allocation::AttemptEnd;
 use crate::authority::AuthorityEvent;
 use crate::checkpoint::{CheckpointNote, Content, Presence, RecordedFacts};
 use crate::ending::{EndPolicy, GpuHolder, HolderStep, ReservationRules};
+use crate::gpu_use::MeasuredUse;
 use crate::health::Severity;
 use crate::hold::HoldEvent;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, SeriesId, TokenId};
@@ -587,6 +588,8 @@ pub enum Event {
     },
     /// It opened and ended a reservation alone, before that could have a lease.
     ServedByNode(Box<Stay>),
+    /// A node measured how busy its GPUs were that somebody held, in a part of an hour.
+    GpuUseMeasured(Box<MeasuredUse>),
     JoinTokenCreated {
         token: TokenId,
         names: Vec<NodeName>,

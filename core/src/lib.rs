@@ -23,6 +23,7 @@ pub mod fair_share;
 pub mod feed;
 pub mod fsm;
 pub mod gpu;
+pub mod gpu_use;
 pub mod health;
 pub mod hold;
 pub mod holdings;

@@ -9,6 +9,7 @@ use crate::health::{Condition, ConditionStatus, Severity, Subject};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::reason::Closed;
 use crate::reboot::RebootWish;
+use crate::stored::is_default;
 use crate::time::{Millis, Timestamp};
 use crate::window::{Enforced, Enforcement, EnforcementOrder, EnforcementSwitch};
 use crate::word::words;
@@ -152,6 +153,9 @@ pub struct Node {
     /// The node is to reboot once it is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<RebootWish>,
+    /// What the node measured of its GPUs is counted until then: reports that begin before it are known.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub use_counted: Timestamp,
 }
 
 impl Node {

@@ -1,17 +1,25 @@
-//! Adds up who held which GPUs in a window of time: what `fleet usage` shows.
+//! Adds up who held which GPUs in a window of time, and how much of that was used: what `fleet usage` shows.
 //!
-//! Pure, and in whole GPU-milliseconds. The controller gives it one stay after another, those that are over and those that
-//! last. It keeps sums and the ids of what it counted, never the stays.
+//! Pure, and in whole GPU-milliseconds. The controller gives it what was measured ([`measured`]), then one stay after
+//! another, those that are over and those that last. It keeps sums and the ids of what it counted, never the stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
+use self::measured::Measured;
 use crate::event::Event;
+use crate::gpu_use::MeasuredUse;
 use crate::id::ReservationId;
 use crate::lease::LeaseHolder;
 use crate::name::UserName;
 use crate::stay::Stay;
 use crate::time::{Millis, Window};
 use crate::word::words;
+
+mod measured;
+
+pub use self::measured::HourUse;
 
 /// Longest window of one report: a year, and the month around it.
 pub const USAGE_WINDOW_MAX: Millis = Millis::days(400);
@@ -22,6 +30,14 @@ pub const USAGE_ROWS_MAX: usize = 10_000;
 pub fn stay_ended_by(event: &Event) -> Option<&Stay> {
     match event {
         Event::GpusReleased { stay, .. } | Event::ServedByNode(stay) => Some(stay),
+        _ => None,
+    }
+}
+
+/// What was measured by this event, if something was.
+pub fn use_measured_by(event: &Event) -> Option<&MeasuredUse> {
+    match event {
+        Event::GpuUseMeasured(seen) => Some(seen),
         _ => None,
     }
 }
@@ -65,8 +81,34 @@ pub struct Sums {
     pub jobs: u64,
     /// Of both kinds of attempts: what a fault of the node or an eviction destroyed.
     pub lost: u64,
+    /// Of all that was held: how much of it was used.
+    pub seen: Seen,
     pub job_count: u64,
     pub reservation_count: u64,
+}
+
+/// What was measured of what somebody held, in GPU-milliseconds. The rest of what they held is unknown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// The node measured.
+    pub measured: u64,
+    /// Of that: the GPU was busy.
+    pub busy: u64,
+    /// Of that: a process was on the GPU, busy or not.
+    pub occupied: u64,
+}
+
+impl Seen {
+    /// What was measured and not busy. What was not measured is no part of it.
+    pub fn idle(&self) -> u64 {
+        self.measured.saturating_sub(self.busy)
+    }
+
+    fn add(&mut self, more: Seen) {
+        self.measured = self.measured.saturating_add(more.measured);
+        self.busy = self.busy.saturating_add(more.busy);
+        self.occupied = self.occupied.saturating_add(more.occupied);
+    }
 }
 
 impl Sums {
@@ -75,7 +117,12 @@ impl Sums {
         self.reserved.saturating_add(self.jobs)
     }
 
-    fn add(&mut self, stay: &Stay, held: u64, lost: u64) {
+    /// Nobody measured it: the node was away, its agent stopped, or the driver gives no utilisation.
+    pub fn unknown(&self) -> u64 {
+        self.held().saturating_sub(self.seen.measured)
+    }
+
+    fn add(&mut self, stay: &Stay, (held, lost): (u64, u64), seen: Seen) {
         let kind = match (&stay.holder, &stay.within) {
             (LeaseHolder::Reservation(_), _) => &mut self.reserved,
             (LeaseHolder::Allocation(_), Some(_)) => &mut self.in_jobs,
@@ -83,6 +130,7 @@ impl Sums {
         };
         *kind = kind.saturating_add(held);
         self.lost = self.lost.saturating_add(lost);
+        self.seen.add(seen);
     }
 
     fn count(&mut self, id: &str) {
@@ -97,6 +145,8 @@ impl Sums {
 #[derive(Debug, Clone)]
 pub struct Usage {
     question: Question,
+    /// What no stay has claimed yet.
+    measured: Measured,
     /// With a number for each row.
     rows: BTreeMap<String, (u32, Sums)>,
     total: Sums,
@@ -106,7 +156,19 @@ pub struct Usage {
 
 impl Usage {
     pub fn of(question: Question) -> Self {
-        Self { question, rows: BTreeMap::new(), total: Sums::default(), counted: BTreeSet::new() }
+        Self {
+            question,
+            measured: Measured::default(),
+            rows: BTreeMap::new(),
+            total: Sums::default(),
+            counted: BTreeSet::new(),
+        }
+    }
+
+    /// Notes what was measured in an hour that has a part in the window. Before the stays: each takes what was measured of
+    /// it, and what no stay takes counts for nobody.
+    pub fn note(&mut self, hour: &HourUse) {
+        self.measured.note(hour);
     }
 
     /// Counts the part of the stay that is in the window.
@@ -121,36 +183,39 @@ impl Usage {
             return;
         }
         let lost = stay.lost.map_or(0, |lost| length_within(window, lost));
-        match self.question.by {
-            UsageBy::Model => {
-                for (model, count) in &stay.models {
-                    self.add_to(model, stay, u64::from(*count), (held, lost));
-                }
-            }
-            UsageBy::User => self.add_all(stay.owner.as_str(), stay, (held, lost)),
-            UsageBy::Project => self.add_all(stay.account.project.as_str(), stay, (held, lost)),
-            UsageBy::Node => self.add_all(stay.node.as_str(), stay, (held, lost)),
-            UsageBy::Class => {
-                let class = stay.account.class.as_ref().map_or("", |class| class.as_str());
-                self.add_all(class, stay, (held, lost));
-            }
+        let class = stay.account.class.as_ref().map_or("", |class| class.as_str());
+        for (model, count) in &stay.models {
+            let row = match self.question.by {
+                UsageBy::Model => model,
+                UsageBy::User => stay.owner.as_str(),
+                UsageBy::Project => stay.account.project.as_str(),
+                UsageBy::Node => stay.node.as_str(),
+                UsageBy::Class => class,
+            };
+            self.add_to(row, stay, (model, u64::from(*count)), (held, lost));
         }
     }
 
-    fn add_all(&mut self, row: &str, stay: &Stay, lengths: (u64, u64)) {
-        let gpus = stay.models.values().map(|count| u64::from(*count)).sum();
-        self.add_to(row, stay, gpus, lengths);
-    }
-
-    fn add_to(&mut self, row: &str, stay: &Stay, gpus: u64, (held, lost): (u64, u64)) {
-        let (held, lost) = (held.saturating_mul(gpus), lost.saturating_mul(gpus));
+    fn add_to(
+        &mut self,
+        row: &str,
+        stay: &Stay,
+        (model, gpus): (&str, u64),
+        (held, lost): (u64, u64),
+    ) {
+        let lengths = (held.saturating_mul(gpus), lost.saturating_mul(gpus));
+        // The GPUs of a job within a reservation are counted with the reservation.
+        let seen = match &stay.within {
+            None => self.measured.take(stay, (model, gpus), self.question.window),
+            Some(_) => Seen::default(),
+        };
         let next = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
         if !self.rows.contains_key(row) {
             self.rows.insert(row.to_owned(), (next, Sums::default()));
         }
         let Some((number, sums)) = self.rows.get_mut(row) else { return };
-        sums.add(stay, held, lost);
-        self.total.add(stay, held, lost);
+        sums.add(stay, lengths, seen);
+        self.total.add(stay, lengths, seen);
         if self.counted.insert((stay.of().into(), *number)) {
             sums.count(stay.of());
         }

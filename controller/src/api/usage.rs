@@ -1,6 +1,6 @@
-//! `fleet usage`: who held how many GPUs for how long, in a window of time.
+//! `fleet usage`: who held how many GPUs for how long, and how much of that was used, in a window of time.
 //!
-//! What is over is in the audit database (`audit/stays.rs`), what lasts in the state. Both are of one moment: stays of records
+//! What is over and what was measured is in the audit database (`audit/stays.rs`), what lasts in the state. Both are of one moment: stays of records
 //! that are newer than the state that was read are left out, since the state has them as lasting. For all users: holders
 //! and sums are no secret.
 
@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 
 use super::Context;
-use crate::audit::{Added, STAYS_READ_MAX};
+use crate::audit::{Added, HOURS_READ_MAX, STAYS_READ_MAX};
 
 /// Reports that are made at once: each may read many stays. Further ones wait for their turn.
 const REPORTS_MAX: usize = 2;
@@ -32,13 +32,11 @@ impl Context {
         });
         let Window { starts_at, ends_at } = question.window;
         let (by, window) = (question.by, question.window);
-        let mut usage = Usage::of(question);
-        open.iter().for_each(|stay| usage.add(stay));
-        let added = self.audit().add_stays(usage, window, through).await;
+        let added = self.audit().add_stays(Usage::of(question), open, window, through).await;
         let usage = match added
             .map_err(|error| Status::internal(format!("read the audit database: {error}")))?
         {
-            Added::All(usage) => usage,
+            Added::All(usage) => *usage,
             Added::TooMany => return Err(to_status(&too_many())),
         };
         let (mut rows, total) = usage.rows();
@@ -97,8 +95,8 @@ fn question(request: &v1::GetUsageRequest, now: Timestamp) -> Result<Question, R
 
 fn too_many() -> Rejection {
     let problem = format!(
-        "is too early: the report would read more than {STAYS_READ_MAX} attempts and reservations; ask for a \
-         later or a shorter time"
+        "is too early: the report would read more than {STAYS_READ_MAX} attempts and reservations or {HOURS_READ_MAX} \
+         measured hours; ask for a later or a shorter time"
     );
     Rejection::field("from", problem)
 }

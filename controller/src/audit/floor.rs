@@ -9,7 +9,7 @@ use redb::{
     WriteTransaction,
 };
 
-use super::stays;
+use super::derived;
 use super::store::{
     AuditError, AuditStore, BY_LOG_INDEX, BY_OBJECT, BY_TIME, Head, NUMBERS, RECORDS, TEXTS,
     check_line,
@@ -141,7 +141,7 @@ pub(super) fn sweep(db: &Database, floor: u64) -> Result<bool, redb::Error> {
                 tracing::warn!(seq, "a pruned audit record was damaged");
                 continue;
             };
-            stays::remove(&write, &record.body)?;
+            derived::remove(&write, &record.body)?;
             by_time.remove((record.body.at.0, *seq))?;
             by_log_index.remove(record.body.log_index)?;
             for object in &record.body.objects {

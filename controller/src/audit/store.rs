@@ -14,8 +14,8 @@ use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend as _, Table
 use tokio::sync::oneshot;
 
 use super::backend::DiskBackend;
+use super::derived;
 use super::floor;
-use super::stays;
 use super::writer::{Message, Queue, Slot, Writer};
 use crate::disk::Disk;
 use crate::fatal::FatalHook;
@@ -110,7 +110,7 @@ impl AuditStore {
         let bytes = std::fs::metadata(file).map_err(|e| opening(e.to_string()))?.len();
         check_pages(&mut db, file, bytes)?;
         let (head, floor) = prepare(&db, file, cluster)?;
-        stays::rebuild(&db)?;
+        derived::rebuild(&db)?;
         let (writer, slot) = Writer::new(db, head, floor, fatal)?;
         let queue = Queue::to_thread(writer).map_err(|e| opening(e.to_string()))?;
         Ok(AuditStore { slot, queue })
@@ -132,7 +132,7 @@ impl AuditStore {
             .map_err(|e| opening(e.to_string()))?;
         check_pages(&mut db, &file, bytes)?;
         let (head, floor) = prepare(&db, &file, cluster)?;
-        stays::rebuild(&db)?;
+        derived::rebuild(&db)?;
         let (writer, slot) = Writer::new(db, head, floor, fatal)?;
         Ok(AuditStore { slot, queue: Queue::direct(writer) })
     }

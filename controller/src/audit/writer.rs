@@ -16,8 +16,8 @@ use fleet_core::audit::{self, AuditBody};
 use redb::{Database, ReadableDatabase, ReadableTable};
 use tokio::sync::oneshot;
 
+use super::derived;
 use super::floor;
-use super::stays;
 use super::store::{
     AuditError, BY_LOG_INDEX, BY_OBJECT, BY_TIME, Head, KEY_THROUGH, NUMBERS, RECORDS, check_line,
 };
@@ -440,7 +440,7 @@ impl Writer {
             numbers
                 .insert(KEY_THROUGH, self.through.map_or(before, |through| through.max(before)))?;
         }
-        stays::insert(&write, self.buffer.iter().map(|record| &record.body))?;
+        derived::insert(&write, self.buffer.iter().map(|record| &record.body))?;
         if self.floor_moved {
             floor::set(&write, &self.floor)?;
         }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::allocation::{EndReport, StopWhy};
 use crate::checkpoint::{CheckpointNote, Content, Facts, Presence, Resumed};
 use crate::ending::{GpuHolder, HolderStep, WindowUse};
+use crate::gpu_use::NodeUse;
 use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, JobId, LeaseId, ReservationId};
@@ -124,6 +125,8 @@ pub enum Report {
         /// Somebody was there at any time.
         came: bool,
     },
+    /// What the node measured of its GPUs in a part of an hour.
+    GpuUse(Box<NodeUse>),
     /// Who holds GPUs that are not theirs, or not any more, and what was done about it.
     Holders {
         /// Whose time is over; none where nobody leased the GPU to them.

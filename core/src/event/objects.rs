@@ -35,6 +35,8 @@ impl Event {
             | E::ReservationLimitsSet { .. }
             | E::HalfLifeSet { .. }
             | E::AuditPruned { .. }
+            // One each hour: it would fill the story of its node and of each holder.
+            | E::GpuUseMeasured(_)
             | E::RequestsRefused { .. } => Vec::new(),
             E::NodeRegistered { node, .. }
             | E::NodeRebooted { node, .. }

@@ -70,6 +70,7 @@ impl Fsm {
         self.requests.forget_after(to);
         self.fair_share.turn_back(to);
         self.kept_places.clear();
+        self.forget_use_after(to);
         turn.say(Event::ClockReset { from, to });
         Ok(Reply::Done)
     }

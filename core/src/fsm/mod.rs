@@ -35,6 +35,7 @@ mod eviction;
 mod fair_share;
 mod feeds;
 mod giving_way;
+mod gpu_use;
 mod holds;
 mod import;
 mod job_defaults;

@@ -101,6 +101,7 @@ impl Fsm {
             enforcement: None,
             enforce: None,
             reboot: None,
+            use_counted: Timestamp::default(),
         };
         self.nodes.insert(name.clone(), node);
         self.lift_exclusions(turn, name, "it joined again");

@@ -75,6 +75,7 @@ impl Fsm {
                 Report::Window(window) => windows::check_window_report(window)?,
                 Report::Enforcement(switch) => windows::check_switch(switch)?,
                 Report::Holders { holders, .. } => check_holders(holders)?,
+                Report::GpuUse(seen) => self.check_use(seen)?,
                 Report::Started { image, .. } => {
                     if let Some(image) = image {
                         check_text("image.digest", &image.digest)?;
@@ -180,6 +181,7 @@ impl Fsm {
             Report::Use { reservation, seen, came } => {
                 self.use_seen(turn, node, reservation, *seen, *came);
             }
+            Report::GpuUse(seen) => self.use_measured(turn, node, seen),
             Report::Reboot { since, problem } => {
                 self.reboot_answered(turn, node, *since, problem.as_ref());
             }

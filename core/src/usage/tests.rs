@@ -1,3 +1,5 @@
+mod measured;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;

@@ -1,14 +1,17 @@
-//! Who held which GPUs: derived once, by whatever way the records come, and gone with them.
+//! Who held and used which GPUs: derived once, by whatever way the records come, and gone with them.
 
+use fleet_core::gpu_use::{GpuUse, MeasuredUse, UseRow};
 use fleet_core::id::{LeaseId, ReservationId};
 use fleet_core::lease::{Account, LeaseHolder};
-use fleet_core::name::{NodeName, ProjectName, UserName};
+use fleet_core::name::{GpuUuid, NodeName, ProjectName, UserName};
 use fleet_core::stay::Stay;
 use fleet_core::usage::{Question, Sums, Usage, UsageBy};
 use fleet_core::{Millis, Window};
 
 use super::*;
-use crate::audit::stays::{Added, add_stays, forget};
+use crate::audit::derived::{forget, rows};
+use crate::audit::measured;
+use crate::audit::stays::{self, Added, add_stays};
 use crate::audit::store::RECORDS;
 
 const HOUR: u64 = Millis::hours(1).0;
@@ -27,7 +30,30 @@ fn stay(number: u64, from: u64, until: u64) -> Stay {
     }
 }
 
-/// Record `n` is of hour `n` and ends a stay of that hour; every second one ends two.
+/// Both GPUs of stay `number` were measured for half of its hour, and busy for a quarter.
+fn measured_of(number: u64, from: u64) -> Event {
+    let row = |gpu: &str| UseRow {
+        model: "v100".to_owned(),
+        seen: GpuUse {
+            gpu: GpuUuid::parse(gpu).unwrap(),
+            holder: stay(number, 0, 0).holder,
+            within: None,
+            measured_ms: Millis(HOUR / 2),
+            busy_ms: Millis(HOUR / 4),
+            occupied_ms: Millis(HOUR / 2),
+            utilization: 0,
+            memory_peak_bytes: 0,
+        },
+    };
+    Event::GpuUseMeasured(Box::new(MeasuredUse {
+        node: NodeName::parse("titan01").unwrap(),
+        from: Timestamp(from),
+        until: Timestamp(from + HOUR),
+        rows: vec![row("GPU-01"), row("GPU-02")],
+    }))
+}
+
+/// Record `n` is of hour `n`, ends a stay of that hour and says what was measured of it; every second one ends two.
 fn releases(length: u64) -> Vec<AuditRecord> {
     let mut prev = audit::GENESIS.to_owned();
     let released = |stay: Stay| Event::GpusReleased {
@@ -40,7 +66,7 @@ fn releases(length: u64) -> Vec<AuditRecord> {
     };
     let made = (1..=length).map(|seq| {
         let at = seq * HOUR;
-        let mut events = vec![released(stay(seq, at - HOUR, at))];
+        let mut events = vec![released(stay(seq, at - HOUR, at)), measured_of(seq, at - HOUR)];
         if seq % 2 == 0 {
             events.push(Event::ServedByNode(Box::new(stay(100_000 + seq, at - HOUR, at))));
         }
@@ -54,13 +80,21 @@ fn releases(length: u64) -> Vec<AuditRecord> {
 
 /// All together: reservations, and hours of a GPU.
 async fn sums(store: &AuditStore, from: u64, until: u64, through: u64) -> (u64, u64) {
+    let Sums { reservation_count, reserved, .. } = all(store, from, until, through).await;
+    (reservation_count, reserved / HOUR)
+}
+
+/// Quarters of an hour of a GPU that were used and idle.
+async fn used(store: &AuditStore, from: u64, until: u64, through: u64) -> (u64, u64) {
+    let Sums { seen, .. } = all(store, from, until, through).await;
+    (seen.busy * 4 / HOUR, seen.idle() * 4 / HOUR)
+}
+
+async fn all(store: &AuditStore, from: u64, until: u64, through: u64) -> Sums {
     let window = Window { starts_at: Timestamp(from), ends_at: Timestamp(until) };
     let usage = Usage::of(Question { window, by: UsageBy::User, owner: None });
-    match store.add_stays(usage, window, through).await.unwrap() {
-        Added::All(usage) => {
-            let Sums { reservation_count, reserved, .. } = usage.rows().1;
-            (reservation_count, reserved / HOUR)
-        }
+    match store.add_stays(usage, Vec::new(), window, through).await.unwrap() {
+        Added::All(usage) => usage.rows().1,
         Added::TooMany => panic!("too many"),
     }
 }
@@ -75,6 +109,11 @@ async fn a_window_has_the_parts_of_its_stays_by_records_up_to_the_one_that_is_na
     // Half of hour 3, all of hours 4 and 5, half of hour 6 with its two.
     assert_eq!(sums(&store, 2 * HOUR + HOUR / 2, 5 * HOUR + HOUR / 2, 10).await, (6, 9));
     assert_eq!(sums(&store, 30 * HOUR, 40 * HOUR, 10).await, (0, 0));
+    assert_eq!(used(&store, 0, 20 * HOUR, 10).await, (20, 20));
+    assert_eq!(used(&store, 0, 20 * HOUR, 3).await, (6, 6));
+    // Half of what was measured in hours 3 and 6, all of hours 4 and 5.
+    assert_eq!(used(&store, 2 * HOUR + HOUR / 2, 5 * HOUR + HOUR / 2, 10).await, (6, 6));
+    assert_eq!(used(&store, 30 * HOUR, 40 * HOUR, 10).await, (0, 0));
 }
 
 #[tokio::test]
@@ -96,7 +135,10 @@ async fn records_that_come_again_or_from_elsewhere_give_the_same() {
     let records = releases(8);
     feed(&store, &records);
     let first = sums(&store, 0, 20 * HOUR, 8).await;
+    let first_used = used(&store, 0, 20 * HOUR, 8).await;
+    assert_eq!(first_used, (16, 16));
     feed(&store, &records);
+    assert_eq!(used(&store, 0, 20 * HOUR, 8).await, first_used);
     assert_eq!(sums(&store, 0, 20 * HOUR, 8).await, first);
     store.close().await.unwrap();
     let again = open(dir.path(), loud()).unwrap();
@@ -110,6 +152,7 @@ async fn records_that_come_again_or_from_elsewhere_give_the_same() {
     let lines: String = records.iter().map(|record| format!("{}\n", record.line)).collect();
     joined.fetched(lines).await.unwrap();
     assert_eq!(sums(&joined, 0, 20 * HOUR, 8).await, first);
+    assert_eq!(used(&joined, 0, 20 * HOUR, 8).await, first_used);
 }
 
 #[tokio::test]
@@ -123,6 +166,7 @@ async fn a_database_without_stays_or_with_other_ones_gets_them_from_its_records(
     for version in [None, Some(0)] {
         let store = open_again(dir.path(), &store, version).await;
         assert_eq!(sums(&store, 0, 5_000 * HOUR, 4_100).await, first, "{version:?}");
+        assert_eq!(used(&store, 0, 5_000 * HOUR, 4_100).await, (8_200, 8_200), "{version:?}");
         store.close().await.unwrap();
     }
 }
@@ -170,10 +214,13 @@ async fn what_was_pruned_is_not_counted_and_not_made_again() {
     };
     tokio::time::timeout(std::time::Duration::from_secs(30), swept).await.unwrap();
     assert_eq!(sums(&store, 0, 20 * HOUR, 11).await, (6, 12));
-    let rows = crate::audit::stays::rows(&store.db().unwrap()).unwrap();
-    assert_eq!(rows, 6, "those that were pruned are deleted with their records");
+    assert_eq!(used(&store, 0, 20 * HOUR, 11).await, (8, 8));
+    let left = rows(&store.db().unwrap(), stays::TABLE).unwrap();
+    assert_eq!(left, 6, "those that were pruned are deleted with their records");
+    assert_eq!(rows(&store.db().unwrap(), measured::TABLE).unwrap(), 4);
     let store = open_again(dir.path(), &store, None).await;
     assert_eq!(sums(&store, 0, 20 * HOUR, 11).await, (6, 12));
+    assert_eq!(used(&store, 0, 20 * HOUR, 11).await, (8, 8));
 }
 
 #[tokio::test]
@@ -185,7 +232,8 @@ async fn a_report_reads_no_more_stays_than_its_limit() {
     let window = Window { starts_at: Timestamp(0), ends_at: Timestamp(20 * HOUR) };
     let usage = Usage::of(Question { window, by: UsageBy::User, owner: None });
     let db = store.db().unwrap();
-    let read = |most| add_stays(&db, usage.clone(), window, (10, most)).unwrap();
-    assert!(matches!(read(14), Added::TooMany));
-    assert!(matches!(read(15), Added::All(_)));
+    let read = |most| add_stays(&db, usage.clone(), &[], window, 10, most).unwrap();
+    assert!(matches!(read((14, 10)), Added::TooMany));
+    assert!(matches!(read((15, 9)), Added::TooMany));
+    assert!(matches!(read((15, 10)), Added::All(_)));
 }

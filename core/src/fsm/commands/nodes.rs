@@ -81,6 +81,7 @@ fn may_change_the_plan(report: &Report) -> bool {
         Report::Enforcement(_)
         | Report::Reboot { .. }
         | Report::Use { .. }
+        | Report::GpuUse(_)
         | Report::Holders { .. }
         | Report::Started { .. }
         | Report::DeferralTaken { .. }

@@ -491,7 +491,7 @@ fn shared_said(w: &mut World) {
     w.report("titan01", Report::Window(Box::new(report))).unwrap();
 }
 
-/// Nodes reboot when they are empty, and what had not begun outlasts a reboot.
+/// Nodes reboot when they are empty, and what had not begun outlasts a reboot. One says what it measured.
 fn reboots(w: &mut World) {
     let ask = |name: &str| RebootCommand::Ask { node: node(name), reason: "kernel".to_owned() };
     for name in ["titan01", "titan02"] {
@@ -501,6 +501,7 @@ fn reboots(w: &mut World) {
     w.report("titan02", Report::Reboot { since: w.now, problem }).unwrap();
     let cancel = RebootCommand::Cancel { node: node("titan01") };
     w.give(person("root"), Command::Reboot(cancel)).unwrap();
+    super::gpu_use::measured_in_a_reservation(w);
 }
 
 /// Images come from registries.

@@ -17,6 +17,7 @@ mod fair_share;
 mod feeds;
 mod giving_way;
 mod golden;
+mod gpu_use;
 mod holds;
 mod import;
 mod indexing;

@@ -7,6 +7,8 @@ use super::{gpu_list, gpu_name, list};
 use crate::checkpoint::{Content, Facts, Presence};
 use crate::ending::{GpuHolder, HolderStep};
 use crate::event::Event;
+use crate::fair_share::gpu_hours;
+use crate::gpu_use::MeasuredUse;
 use crate::id::SeriesId;
 use crate::job::JobDefaults;
 use crate::limits::ReservationLimits;
@@ -50,6 +52,20 @@ fn fmt_removed(
 
 fn fmt_served(f: &mut fmt::Formatter<'_>, stay: &Stay) -> fmt::Result {
     write!(f, "{} served it on its own, for {}", stay.node, stay.until.since(stay.from))
+}
+
+fn fmt_requeued(f: &mut fmt::Formatter<'_>, why: &str, from: Option<&str>) -> fmt::Result {
+    match from {
+        Some(path) => write!(f, "queued again ({why}), will continue from {path}"),
+        None => write!(f, "queued again ({why}), from its beginning"),
+    }
+}
+
+fn fmt_measured(f: &mut fmt::Formatter<'_>, seen: &MeasuredUse) -> fmt::Result {
+    let (measured, busy) = seen.sums();
+    let length = seen.until.since(seen.from);
+    let (measured, busy) = (gpu_hours(measured), gpu_hours(busy));
+    write!(f, "{} measured {measured} GPU-hours within {length}: {busy} used", seen.node)
 }
 
 fn fmt_released(f: &mut fmt::Formatter<'_>, gpus: &str, declared_by: Option<&str>) -> fmt::Result {
@@ -611,10 +627,7 @@ impl Event {
             }
             E::JobStopping { why, .. } => write!(f, "told to stop: {why}"),
             E::AttemptEnded { allocation, end, .. } => write!(f, "{allocation} ended: {end}"),
-            E::JobRequeued { why, resume_from, .. } => match resume_from {
-                Some(path) => write!(f, "queued again ({why}), will continue from {path}"),
-                None => write!(f, "queued again ({why}), from its beginning"),
-            },
+            E::JobRequeued { why, resume_from, .. } => fmt_requeued(f, why, resume_from.as_deref()),
             E::NodeExcluded { node, why, .. } => write!(f, "not on {node} again: {why}"),
             E::ExclusionLifted { node, why, .. } => write!(f, "may go to {node} again: {why}"),
             E::JobCompleted { exit_code, .. } => write!(f, "completed, exit code {exit_code}"),
@@ -627,6 +640,7 @@ impl Event {
                 fmt_released(f, &placed(names, node, gpus), declared_by.as_deref())
             }
             E::ServedByNode(stay) => fmt_served(f, stay),
+            E::GpuUseMeasured(seen) => fmt_measured(f, seen),
             E::JoinTokenCreated { names, .. } => write!(f, "join token made for {}", list(names)),
             E::JoinTokenRedeemed { node, .. } => write!(f, "join token used by {node}"),
             E::TokenWithdrawn { by, .. } => write!(f, "token withdrawn by {by}"),

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::gpu_list;
 use crate::event::Event;
 use crate::gpu::GpuName;
+use crate::gpu_use::{GpuUse, MeasuredUse, UseRow};
 use crate::health::{ConditionStatus, Health, Severity};
 use crate::id::{AllocationId, JobId, ReservationId};
 use crate::job::JobState;
-use crate::lease::Epoch;
+use crate::lease::{Epoch, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::Liveness;
 use crate::reason::{
@@ -86,6 +87,28 @@ fn an_event_names_the_card_and_its_node_once() {
     };
     assert_eq!(told(raised(Some(gpu(2))), &known()), "titan01:3: fatal (fell off the bus)");
     assert_eq!(told(raised(None), &known()), "titan01: fatal (fell off the bus)");
+}
+
+#[test]
+fn measured_use_says_how_much_of_it_was_used() {
+    let row = |gpu_number, busy| UseRow {
+        model: "v100".to_owned(),
+        seen: GpuUse {
+            gpu: gpu(gpu_number),
+            holder: LeaseHolder::Reservation(ReservationId::parse("res-a").unwrap()),
+            within: None,
+            measured_ms: Millis::hours(1),
+            busy_ms: Millis::minutes(busy),
+            occupied_ms: Millis::ZERO,
+            utilization: 0,
+            memory_peak_bytes: 0,
+        },
+    };
+    let (from, until) = (Timestamp(0), Timestamp(0) + Millis::hours(1));
+    let rows = vec![row(1, 60), row(2, 12)];
+    let seen = MeasuredUse { node: node("titan01"), from, until, rows };
+    let said = Event::GpuUseMeasured(Box::new(seen)).told(until, &known());
+    assert_eq!(said, "titan01 measured 2.0 GPU-hours within 1h: 1.2 used");
 }
 
 #[test]
