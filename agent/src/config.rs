@@ -33,6 +33,8 @@ const CGROUP_PARENT: &str = "fleet";
 const CGROUP_PARENT_SYSTEMD: &str = "fleet.slice";
 /// Most names in each list of the exempt.
 const EXEMPT_MAX: usize = 1_000;
+/// Longest report of measured use: one is never of two hours.
+const HOUR_S: u64 = 3_600;
 /// Most mirrors of one registry: each is asked in turn.
 const MIRRORS_MAX: usize = 8;
 /// The smallest limit of the image store that is taken for one.
@@ -96,6 +98,7 @@ struct RawGpu {
     cdi_dirs: Option<Vec<PathBuf>>,
     library_dirs: Option<Vec<PathBuf>>,
     sample_interval_ms: Option<u64>,
+    use_interval_s: Option<u64>,
     baseline_processes: Vec<String>,
     environment: BTreeMap<String, PathBuf>,
 }
@@ -240,6 +243,8 @@ pub struct GpuConfig {
     /// Where the driver's files for jobs in images are.
     pub driver: DriverPlaces,
     pub sample_interval: Duration,
+    /// How much measured use is in one report to the controllers. An hour is a multiple of it.
+    pub use_interval: Duration,
     pub baseline_processes: Vec<String>,
     /// Added to the environment of the process that speaks with the driver.
     pub environment: Vec<(String, PathBuf)>,
@@ -309,6 +314,7 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
     let mut numbers = Numbers { problems };
     let sample_ms =
         numbers.within("gpu.sample_interval_ms", raw.gpu.sample_interval_ms, 5_000, 50..=600_000);
+    let use_s = use_interval_s(raw.gpu.use_interval_s, &mut numbers);
     let pids_max = numbers.within("jobs.pids_max", raw.jobs.pids_max, 32_768, 16..=4_194_304);
     let usual = LogSettings::default();
     let max_bytes = numbers.within(
@@ -342,7 +348,7 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
         cgroup_parent,
         log_level,
         monitoring_listen,
-        gpu: gpu(raw.gpu, Duration::from_millis(sample_ms), problems),
+        gpu: gpu(raw.gpu, [Duration::from_millis(sample_ms), Duration::from_secs(use_s)], problems),
         runtime: raw.runtime.path,
         shim: raw.runtime.shim,
         min_uid: raw.users.min_uid.unwrap_or(1000),
@@ -414,7 +420,21 @@ fn images(raw: RawImages, problems: &mut Vec<String>) -> fleet_image::Settings {
     fleet_image::Settings { credentials_file, registries, store_bytes_max, docker_socket, ..usual }
 }
 
-fn gpu(raw: RawGpu, sample_interval: Duration, problems: &mut Vec<String>) -> GpuConfig {
+fn use_interval_s(said: Option<u64>, numbers: &mut Numbers<'_>) -> u64 {
+    let seconds = numbers.within("gpu.use_interval_s", said, HOUR_S, 1..=HOUR_S);
+    if !HOUR_S.is_multiple_of(seconds.max(1)) {
+        numbers
+            .problems
+            .push(format!("gpu.use_interval_s: {seconds} must divide {HOUR_S} seconds"));
+    }
+    seconds
+}
+
+fn gpu(
+    raw: RawGpu,
+    [sample_interval, use_interval]: [Duration; 2],
+    problems: &mut Vec<String>,
+) -> GpuConfig {
     let lists = [("gpu.cdi_dirs", &raw.cdi_dirs), ("gpu.library_dirs", &raw.library_dirs)];
     for (field, list) in lists {
         for path in list.iter().flatten().filter(|path| !path.is_absolute()) {
@@ -430,6 +450,7 @@ fn gpu(raw: RawGpu, sample_interval: Duration, problems: &mut Vec<String>) -> Gp
         device_dir: raw.device_dir.unwrap_or_else(|| "/dev".into()),
         driver,
         sample_interval,
+        use_interval,
         baseline_processes: baseline.chain(raw.baseline_processes).collect(),
         environment: raw.environment.into_iter().collect(),
     }
@@ -557,7 +578,7 @@ mod tests {
     #[test]
     fn all_problems_are_said_at_once() {
         let text = "name = \"A b\"\nstate_dir = \"x\"\ncontrollers = [\"here\"]\n\
-                    cgroup_parent = \"../up\"\nlog_level = \"loud\"\nmonitoring_listen = \"9\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1\n\
+                    cgroup_parent = \"../up\"\nlog_level = \"loud\"\nmonitoring_listen = \"9\"\n[gpu]\nsample_interval_ms = 0\nuse_interval_s = 7\n[jobs]\nmemory_bytes = 1\n\
                     [enforce]\ncgroup = \"/a/../b\"\nexempt_groups = [\"\"]\nforeign = \"end\"\n\
                     [images]\nstore_bytes_max = 5\ncredentials_file = \"c\"\ndocker_socket = \"d\"\n[shutdown]\ncheckpoint_wait_s = 9999\n[mail]\nprogram = \"mail\"\n[images.registries.\"a b\"]\nca_file = \"ca\"\nmirrors = [\"h/a b\"]";
         let said = problem(text);
@@ -569,6 +590,7 @@ mod tests {
             "log_level",
             "monitoring_listen",
             "gpu.sample_interval_ms",
+            "gpu.use_interval_s",
             "jobs.memory_bytes",
             "enforce.cgroup",
             "enforce.exempt_groups",

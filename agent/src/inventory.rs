@@ -29,6 +29,7 @@ pub use self::facts::machine_facts;
 use crate::attempts::Registry;
 use crate::denied::DeniedUsers;
 use crate::gpu::{DriverState, GpuSnapshot};
+use crate::gpu_use::{self, GpuUses};
 use crate::handles::Gpus;
 use crate::holders::{Evictor, Names, UsageParts, Usages};
 use crate::leases::Floors;
@@ -57,6 +58,8 @@ pub struct InventoryParts {
     pub foreign: ForeignUse,
     pub floors: Floors,
     pub usages: Usages,
+    /// How busy held GPUs are.
+    pub gpu_uses: GpuUses,
     pub registry: Registry,
     pub outbox: Outbox,
     /// The leases of the last document; `None` before the first.
@@ -135,6 +138,14 @@ impl Inventory {
             outbox: &self.parts.outbox,
         };
         self.parts.usages.look(parts, snapshot, &leases).await;
+        let leases = self.parts.leases.borrow().clone();
+        let parts = gpu_use::Parts {
+            snapshot,
+            leases: leases.as_deref(),
+            registry: &self.parts.registry,
+            outbox: &self.parts.outbox,
+        };
+        self.parts.gpu_uses.look(parts).await;
         let measured = self.measure(snapshot).await;
         self.measured.send_replace(measured);
     }

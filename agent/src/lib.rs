@@ -29,6 +29,7 @@ pub mod enroll;
 pub mod fence;
 pub mod gate;
 pub mod gpu;
+mod gpu_use;
 pub mod handles;
 mod headroom;
 mod health;

@@ -11,6 +11,7 @@ use fleet_core::allocation::{EndReport, StopWhy};
 use fleet_core::checkpoint::{CheckpointNote, Content, Presence, Resumed};
 use fleet_core::command::Report;
 use fleet_core::ending::{GpuHolder, HolderStep, WindowUse};
+use fleet_core::gpu_use::NodeUse;
 use fleet_core::health::Condition;
 use fleet_core::holdings::{FoundAttempt, HeldReservation};
 use fleet_core::id::{AllocationId, JobId, LeaseId, ReservationId};
@@ -53,6 +54,8 @@ enum Key {
     StoppedAlone(AllocationId),
     Enforcement(Timestamp),
     Use(ReservationId),
+    /// By the beginning of what was measured.
+    Measured(Timestamp),
     Holders(u64),
     Reboot,
 }
@@ -330,6 +333,28 @@ impl Outbox {
         }
         drop(state);
         self.0.changed.notify_one();
+    }
+
+    /// What was measured of the GPUs in a part of an hour.
+    pub fn measured(&self, seen: NodeUse) {
+        self.put(Key::Measured(seen.from), Report::GpuUse(Box::new(seen)));
+    }
+
+    /// Takes out what was measured from then on, once a controller has answered: it has counted that, or refused it.
+    pub fn take_measured(&self, from: Timestamp) -> bool {
+        let mut state = self.state();
+        let key = Key::Measured(from);
+        let at = state.places.get(&key).copied();
+        let said = at.and_then(|at| state.entries.get(&at)).is_some_and(|entry| entry.said);
+        if said {
+            state.take_out(&key);
+        }
+        said
+    }
+
+    /// It is too old to be counted.
+    pub fn drop_measured(&self, from: Timestamp) {
+        self.state().take_out(&Key::Measured(from));
     }
 
     /// The window is not open any more.

@@ -25,6 +25,7 @@ use crate::enroll::{Machine, identity_folder, moved};
 use crate::fence::Fence;
 use crate::gate;
 use crate::gpu::{self, GpuInfo, Monitor, Numbers};
+use crate::gpu_use::GpuUses;
 use crate::handles::Gpus;
 use crate::health;
 use crate::inventory::Inventory;
@@ -80,7 +81,9 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     tasks.spawn(terminals::task::Task::open(terminals)?.run());
     let pulse = operations.begin("health");
     tasks.spawn(health::run(parts.of_health(events, desired.subscribe(), pulse)));
-    let inventory = parts.of_inventory(leases_seen.clone())?;
+    let gpu_uses =
+        GpuUses::open(&config.state_dir, &identity.node, config.gpu.use_interval, line.clone())?;
+    let inventory = parts.of_inventory(leases_seen.clone(), gpu_uses.clone())?;
     let view = Inventory::start(inventory, operations.begin("inventory")).await;
     let vouching = VouchService::new(&dialer, parts.owners.users.clone());
     let local = parts.of_local(view.clone(), asks, vouching);
@@ -125,7 +128,9 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     tasks.spawn(renewal.run());
     tracing::info!(node = %identity.node, cluster = %identity.cluster, "agent runs");
     tasks.spawn(operations::run(operations, sights, monitoring));
-    wait(&mut tasks, stop).await?;
+    let waited = wait(&mut tasks, stop).await;
+    gpu_uses.stop();
+    waited?;
     remove_group(&config, &attempts).await
 }
 

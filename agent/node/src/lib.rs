@@ -8,7 +8,7 @@
 //!   becomes of windows before and after their end. [`clock`]: the fleet's time without the fleet. [`grant`]: who may open
 //!   a GPU, and until when.
 //! - [`epochs`]: which orders are out of date. [`due`]: which warnings people get. [`last_saves`]: which jobs a shutdown
-//!   waits for. [`retention`]: which records go.
+//!   waits for. [`retention`]: which records go. [`measured`]: who used which GPU how much.
 //!
 //! Nothing here looks at health: a node that is cut off never evicts, and it stops only what runs into time that was
 //! promised to somebody else.
@@ -18,6 +18,7 @@ pub mod due;
 pub mod epochs;
 pub mod grant;
 pub mod last_saves;
+pub mod measured;
 pub mod over;
 pub mod plan;
 pub mod promises;

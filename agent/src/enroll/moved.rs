@@ -14,6 +14,7 @@ use fleet_core::id::ClusterId;
 use serde::{Deserialize, Serialize};
 
 use crate::fence::{epochs, standing};
+use crate::gpu_use;
 use crate::state_file::{self, StateFileError};
 
 const FILE: &str = "fleet.json";
@@ -52,16 +53,21 @@ pub fn settle(state_dir: &Path, cluster: &ClusterId) -> Result<(), MovedError> {
         tracing::info!(%left, joined = %cluster, "what the fleet that this node left has ordered counts no more");
         // Before the new mark: cut short, it is done again.
         for name in OF_ONE_FLEET {
-            let path = state_dir.join(name);
-            match fs::remove_file(&path) {
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(MovedError::Remove { path, source });
-                }
-                _ => {}
-            }
+            remove(state_dir.join(name), |path| fs::remove_file(path))?;
         }
+        // Its holders are of the fleet that was left.
+        remove(state_dir.join(gpu_use::FOLDER), |path| fs::remove_dir_all(path))?;
     }
     Ok(state_file::replace(&marker, &Stored { v: VERSION, cluster: cluster.clone() })?)
+}
+
+fn remove(path: PathBuf, how: impl Fn(&Path) -> io::Result<()>) -> Result<(), MovedError> {
+    match how(&path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(MovedError::Remove { path, source })
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -89,10 +95,13 @@ mod tests {
         join("first");
         assert!(!admits(at(1, 1)), "of the same fleet it is an old one");
         fs::write(&epochs, "").unwrap();
+        let used = dir.path().join(gpu_use::FOLDER);
+        fs::create_dir(&used).unwrap();
+        fs::write(used.join("5.json"), "").unwrap();
         join("first");
-        assert!(epochs.exists() && !admits(at(7, 39)));
+        assert!(epochs.exists() && used.exists() && !admits(at(7, 39)));
         join("second");
-        assert!(!epochs.exists() && admits(at(1, 1)));
+        assert!(!epochs.exists() && !used.exists() && admits(at(1, 1)));
         join("second");
         assert!(!admits(at(1, 0)), "and is held to what that one said");
     }

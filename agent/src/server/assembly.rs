@@ -20,6 +20,7 @@ use crate::enroll::Machine;
 use crate::fence::Epochs;
 use crate::gate;
 use crate::gpu::GpuEvent;
+use crate::gpu_use::GpuUses;
 use crate::handles::{Gpus, Owners};
 use crate::health;
 use crate::holders::Usages;
@@ -200,6 +201,7 @@ impl Assembly {
     pub(super) fn of_inventory(
         &self,
         leases: watch::Receiver<Option<Vec<DesiredLease>>>,
+        gpu_uses: GpuUses,
     ) -> anyhow::Result<InventoryParts> {
         Ok(InventoryParts {
             node: self.node.clone(),
@@ -209,6 +211,7 @@ impl Assembly {
             foreign: self.config.enforce.foreign,
             floors: self.floors.clone(),
             usages: Usages::open(&self.config.state_dir)?,
+            gpu_uses,
             registry: self.registry.clone(),
             outbox: self.outbox.clone(),
             leases,

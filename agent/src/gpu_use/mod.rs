@@ -1,0 +1,335 @@
+//! Measures how busy the GPUs are that somebody holds, and reports each part of an hour once it is over.
+//!
+//! The inventory calls it with each look at the GPUs; it never asks the driver itself. What is counted now is stored once a
+//! minute and at the agent's end, so a power cut makes at most a minute unknown. What is over is kept until a controller has
+//! answered. Each part of an hour has one file, with GPUs and holders: no pids and no command lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fleet_core::desired::DesiredLease;
+use fleet_core::gpu::Presence;
+use fleet_core::gpu_use::{NodeUse, USE_KEPT_MAX};
+use fleet_core::lease::LeaseHolder;
+use fleet_core::name::{GpuUuid, NodeName};
+use fleet_core::time::{Millis, Timestamp};
+use fleet_node::measured::{Holding, Meter, Moment, Sample, Slot, pause_of};
+use fleet_proto::transport::files;
+use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
+
+use crate::ahead::Contact;
+use crate::attempts::Registry;
+use crate::chain::chain;
+use crate::clock;
+use crate::gpu::{DriverState, GpuSnapshot, GpuState};
+use crate::outbox::Outbox;
+use crate::state_file;
+
+/// In the state folder. A file is named by the beginning of what it holds, in milliseconds since 1970.
+pub(crate) const FOLDER: &str = "gpu-use";
+const VERSION: u32 = 1;
+/// How often what is counted now is stored.
+const STORE_EVERY: Duration = Duration::from_secs(60);
+/// Reports that wait for an answer at once. After a month without a controller there are hundreds.
+const UNDER_WAY_MAX: usize = 4;
+/// Files that are kept for controllers; of more, the oldest go.
+const FILES_MAX: usize = 5_000;
+
+/// What a look needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parts<'a> {
+    pub(crate) snapshot: &'a GpuSnapshot,
+    /// `None` before the first document: nobody knows then who has the GPUs.
+    pub(crate) leases: Option<&'a [DesiredLease]>,
+    pub(crate) registry: &'a Registry,
+    pub(crate) outbox: &'a Outbox,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Stored {
+    v: u32,
+    #[serde(flatten)]
+    slot: Slot,
+}
+
+/// Handle on what is measured. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct GpuUses(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    folder: PathBuf,
+    meter: Meter,
+    /// The fleet's time.
+    line: Contact,
+    /// How long this node waits with a report.
+    pause: Millis,
+    /// When each GPU was last sampled.
+    sampled: BTreeMap<GpuUuid, Timestamp>,
+    /// What is over, by its beginning, until a controller has answered.
+    waiting: BTreeMap<Timestamp, Slot>,
+    /// What the outbox has of that.
+    under_way: BTreeSet<Timestamp>,
+    /// What there are files of.
+    stored: BTreeSet<Timestamp>,
+    stored_at: Instant,
+    /// The log says that the disk takes nothing.
+    warned: bool,
+}
+
+/// What is to be done on the disk.
+#[derive(Debug, Default)]
+struct Changes {
+    write: Vec<Slot>,
+    remove: Vec<Timestamp>,
+}
+
+impl GpuUses {
+    /// Reads what an earlier agent measured. `every`: the length of a report.
+    pub fn open(
+        state_dir: &Path,
+        node: &NodeName,
+        every: Duration,
+        line: Contact,
+    ) -> Result<Self, files::FileError> {
+        let folder = state_dir.join(FOLDER);
+        files::create_private_folder(&folder)?;
+        let slots = read_all(&folder);
+        let every = Millis(u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
+        let state = State {
+            stored: slots.iter().map(|slot| slot.seen.from).collect(),
+            meter: Meter::resume(every, slots),
+            pause: pause_of(node.as_str(), every),
+            folder,
+            line,
+            sampled: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            under_way: BTreeSet::new(),
+            stored_at: Instant::now(),
+            warned: false,
+        };
+        Ok(Self(Arc::new(Mutex::new(state))))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what is new in the snapshot, and reports what is over.
+    pub(crate) async fn look(&self, parts: Parts<'_>) {
+        let changes = self.state().look(parts);
+        if changes.write.is_empty() && changes.remove.is_empty() {
+            return;
+        }
+        let folder = self.state().folder.clone();
+        let done = spawn_blocking(move || changes.apply(&folder)).await;
+        let mut state = self.state();
+        match done {
+            Ok(Ok(())) => state.warned = false,
+            Ok(Err(error)) if !state.warned => {
+                state.warned = true;
+                tracing::warn!(error = chain(&error), "what GPUs were used for is not stored");
+            }
+            Ok(Err(_)) | Err(_) => {}
+        }
+    }
+
+    /// Counts until now and stores it: the agent stops.
+    pub(crate) fn stop(&self) {
+        let mut state = self.state();
+        if let Some(now) = state.now() {
+            state.meter.stop(now);
+        }
+        let write = state.meter.unfinished().to_vec();
+        let changes = Changes { write, remove: Vec::new() };
+        if let Err(error) = changes.apply(&state.folder) {
+            tracing::warn!(error = chain(&error), "what GPUs were used for is not stored");
+        }
+    }
+}
+
+impl State {
+    fn now(&self) -> Option<Moment> {
+        let fleet = self.line.now()?;
+        Some(Moment { since_boot: clock::since_boot(), fleet })
+    }
+
+    fn look(&mut self, parts: Parts<'_>) -> Changes {
+        // Without the fleet's time nobody knows which hour it is: what is held now stays unknown.
+        let Some(now) = self.now() else { return Changes::default() };
+        let samples = self.samples(parts);
+        self.meter.look(now, samples);
+        let mut changes = Changes::default();
+        for slot in self.meter.take_finished(now.fleet) {
+            changes.write.push(slot.clone());
+            self.waiting.insert(slot.seen.from, slot);
+        }
+        self.drop_answered(parts.outbox);
+        self.drop_oldest(now.fleet, parts.outbox);
+        self.report(now.fleet, parts.outbox);
+        if self.stored_at.elapsed() >= STORE_EVERY {
+            self.stored_at = Instant::now();
+            changes.write.extend(self.meter.unfinished().iter().cloned());
+        }
+        self.stored.extend(changes.write.iter().map(|slot| slot.seen.from));
+        let counting: Vec<Timestamp> =
+            self.meter.unfinished().iter().map(|slot| slot.seen.from).collect();
+        let kept = |from: &Timestamp| self.waiting.contains_key(from) || counting.contains(from);
+        changes.remove = self.stored.iter().filter(|from| !kept(from)).copied().collect();
+        self.stored.retain(|from| !changes.remove.contains(from));
+        changes
+    }
+
+    /// The GPUs that were sampled since the last look and have a utilisation.
+    fn samples(&mut self, parts: Parts<'_>) -> Vec<Sample> {
+        if parts.snapshot.driver_state != DriverState::Running {
+            return Vec::new();
+        }
+        let there = |state: &&GpuState| state.presence == Presence::Present;
+        let mut samples = Vec::new();
+        for state in parts.snapshot.gpus.iter().filter(there) {
+            let gpu = &state.info.uuid;
+            let Some(at) = state.sampled_at else { continue };
+            if self.sampled.insert(gpu.clone(), at) == Some(at) {
+                continue;
+            }
+            let telemetry = &state.telemetry;
+            let Some(utilization_percent) = telemetry.utilization_percent.value().copied() else {
+                continue;
+            };
+            samples.push(Sample {
+                gpu: gpu.clone(),
+                holding: parts.leases.and_then(|leases| holding(gpu, leases, parts.registry)),
+                utilization_percent,
+                occupied: telemetry.processes.value().is_some_and(|all| !all.is_empty()),
+                memory_used_bytes: telemetry.memory_used_bytes.value().copied().unwrap_or(0),
+            });
+        }
+        samples
+    }
+
+    fn drop_answered(&mut self, outbox: &Outbox) {
+        let answered = |from: &Timestamp| outbox.take_measured(*from);
+        let answered: Vec<Timestamp> = self.under_way.iter().copied().filter(answered).collect();
+        for from in answered {
+            self.under_way.remove(&from);
+            self.waiting.remove(&from);
+        }
+    }
+
+    /// What no controller would count any more, and what is too much.
+    fn drop_oldest(&mut self, now: Timestamp, outbox: &Outbox) {
+        let mut dropped = 0;
+        while let Some(oldest) = self.waiting.first_entry() {
+            let old = oldest.get().seen.until + USE_KEPT_MAX <= now;
+            let from = *oldest.key();
+            if !old && self.waiting.len() <= FILES_MAX {
+                break;
+            }
+            self.waiting.remove(&from);
+            if self.under_way.remove(&from) {
+                outbox.drop_measured(from);
+            }
+            dropped += 1;
+        }
+        if dropped > 0 {
+            tracing::warn!(
+                dropped,
+                "measured use of GPUs was dropped: no controller took it for too long"
+            );
+        }
+    }
+
+    /// Hands the oldest to the outbox, in order: a controller counts nothing that is older than what it has.
+    fn report(&mut self, now: Timestamp, outbox: &Outbox) {
+        let due = |seen: &NodeUse| seen.until + self.pause <= now;
+        for (from, slot) in &self.waiting {
+            if self.under_way.len() >= UNDER_WAY_MAX || !due(&slot.seen) {
+                break;
+            }
+            if self.under_way.insert(*from) {
+                outbox.measured(slot.seen.clone());
+            }
+        }
+    }
+}
+
+/// Who has a GPU: the attempt on it, else the reservation.
+fn holding(gpu: &GpuUuid, leases: &[DesiredLease], registry: &Registry) -> Option<Holding> {
+    let mut within = None;
+    let mut attempt = registry.on_gpu(gpu).into_iter().next();
+    for lease in leases.iter().filter(|lease| lease.gpus.contains(gpu)) {
+        match &lease.holder {
+            LeaseHolder::Reservation(id) => within = Some(id.clone()),
+            LeaseHolder::Allocation(id) => attempt = attempt.or_else(|| Some(id.clone())),
+        }
+    }
+    match (attempt, within) {
+        (Some(id), within) => Some(Holding { holder: LeaseHolder::Allocation(id), within }),
+        (None, Some(id)) => Some(Holding { holder: LeaseHolder::Reservation(id), within: None }),
+        (None, None) => None,
+    }
+}
+
+impl Changes {
+    fn apply(self, folder: &Path) -> Result<(), ChangeError> {
+        for slot in self.write {
+            let path = path_of(folder, slot.seen.from);
+            state_file::replace(&path, &Stored { v: VERSION, slot })?;
+        }
+        for from in self.remove {
+            let path = path_of(folder, from);
+            match std::fs::remove_file(&path) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(ChangeError::Remove { path, source });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ChangeError {
+    #[error(transparent)]
+    File(#[from] state_file::StateFileError),
+    #[error("remove {}", path.display())]
+    Remove {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn path_of(folder: &Path, from: Timestamp) -> PathBuf {
+    folder.join(format!("{}.json", from.0))
+}
+
+/// All that can be read. A file that cannot be read is unknown time; the file stays, for a person to see.
+fn read_all(folder: &Path) -> Vec<Slot> {
+    let names = match std::fs::read_dir(folder) {
+        Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())),
+        Err(error) => {
+            tracing::warn!(%error, folder = %folder.display(), "measured use is not read");
+            return Vec::new();
+        }
+    };
+    let ours = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
+    let mut slots = Vec::new();
+    for path in names.filter(ours) {
+        match state_file::read::<Stored>(&path, VERSION) {
+            Ok(Some(Stored { slot, .. })) => slots.push(slot),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(error = chain(&error), "measured use is not read"),
+        }
+    }
+    slots
+}
+
+#[cfg(test)]
+mod tests;

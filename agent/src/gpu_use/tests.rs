@@ -1,0 +1,188 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use crate::gpu::Observed;
+use fleet_core::command::Report;
+use fleet_core::id::{AllocationId, LeaseId, ReservationId};
+use fleet_core::lease::Epoch;
+use fleet_core::name::UserName;
+
+const HOUR: Timestamp = Timestamp(500_000 * 3_600_000);
+
+/// A node whose fleet has the time that a test says.
+struct Node {
+    uses: GpuUses,
+    outbox: Outbox,
+    registry: Registry,
+    leases: Vec<DesiredLease>,
+    sample: u64,
+    dir: tempfile::TempDir,
+}
+
+fn lease(holder: LeaseHolder) -> DesiredLease {
+    DesiredLease {
+        id: LeaseId::parse("lease-1").unwrap(),
+        epoch: Epoch { incarnation: 1, index: 1 },
+        gpus: vec![GpuState::of_tests(0).info.uuid],
+        owner: UserName::parse("ada").unwrap(),
+        holder,
+        ending: false,
+        with: Default::default(),
+    }
+}
+
+fn reservation() -> ReservationId {
+    ReservationId::parse("res-r").unwrap()
+}
+
+fn attempt() -> AllocationId {
+    AllocationId::parse("alloc-a-1").unwrap()
+}
+
+fn line(fleet: Timestamp) -> Contact {
+    let line = Contact::new(None, "boot");
+    line.answered(clock::since_boot(), Some(fleet));
+    line
+}
+
+fn open(dir: &Path, fleet: Timestamp) -> GpuUses {
+    let every = Duration::from_secs(3_600);
+    GpuUses::open(dir, &NodeName::parse("titan01").unwrap(), every, line(fleet)).unwrap()
+}
+
+impl Node {
+    fn at(fleet: Timestamp) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Node {
+            uses: open(dir.path(), fleet),
+            outbox: Outbox::default(),
+            registry: Registry::new(dir.path()),
+            leases: vec![lease(LeaseHolder::Reservation(reservation()))],
+            sample: 0,
+            dir,
+        }
+    }
+
+    /// The agent starts again, at a later time. The last sample stands for a little until then.
+    async fn restart(&mut self, fleet: Timestamp) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        self.uses.stop();
+        self.uses = open(self.dir.path(), fleet);
+        self.outbox = Outbox::default();
+    }
+
+    async fn look(&mut self, utilization: Observed<u32>) {
+        let mut snapshot = GpuSnapshot::empty(DriverState::Running);
+        let mut gpu = GpuState::of_tests(0);
+        self.sample += 1;
+        gpu.sampled_at = Some(Timestamp(self.sample));
+        gpu.telemetry.utilization_percent = utilization;
+        snapshot.gpus.push(gpu);
+        let (registry, outbox) = (&self.registry, &self.outbox);
+        let leases = Some(&self.leases[..]);
+        self.uses.look(Parts { snapshot: &snapshot, leases, registry, outbox }).await;
+    }
+
+    /// Measures for a little.
+    async fn measure(&mut self) {
+        self.look(Observed::Value(70)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        self.look(Observed::Value(70)).await;
+    }
+
+    fn files(&self) -> usize {
+        std::fs::read_dir(self.dir.path().join(FOLDER)).unwrap().count()
+    }
+
+    fn said(&self) -> Vec<NodeUse> {
+        let Some(batch) = self.outbox.next_batch(HOUR) else { return Vec::new() };
+        let seen = batch.reports.iter().filter_map(|report| match report {
+            Report::GpuUse(seen) => Some((**seen).clone()),
+            _ => None,
+        });
+        let seen = seen.collect();
+        self.outbox.answered(&batch, false);
+        seen
+    }
+}
+
+#[tokio::test]
+async fn an_hour_is_reported_when_it_is_over_and_kept_until_it_is_confirmed() {
+    let mut node = Node::at(HOUR);
+    node.measure().await;
+    assert!(node.said().is_empty(), "the hour is not over");
+    node.restart(HOUR + Millis::minutes(69)).await;
+    node.look(Observed::Value(0)).await;
+    assert!(node.outbox.next_batch(HOUR).is_some());
+    // Nobody answers, and the agent starts again.
+    node.restart(HOUR + Millis::minutes(80)).await;
+    node.look(Observed::Value(0)).await;
+    let said = node.said();
+    assert_eq!((said.len(), said[0].from, said[0].until), (1, HOUR, HOUR + Millis::hours(1)));
+    let row = &said[0].rows[0];
+    assert!(row.busy_ms == row.measured_ms && row.measured_ms >= Millis(20), "{row:?}");
+    assert_eq!((&row.holder, row.within.clone()), (&LeaseHolder::Reservation(reservation()), None));
+    // Confirmed: its file goes, and it is not said again.
+    node.look(Observed::Value(0)).await;
+    node.restart(HOUR + Millis::minutes(90)).await;
+    node.look(Observed::Value(0)).await;
+    assert!(node.said().is_empty());
+    let files = node.files();
+    assert_eq!(files, 1, "the hour that is not over");
+}
+
+#[tokio::test]
+async fn an_attempt_in_a_reservation_is_the_holder_and_names_the_reservation() {
+    let mut node = Node::at(HOUR);
+    node.leases.push(lease(LeaseHolder::Allocation(attempt())));
+    node.measure().await;
+    node.leases.remove(0);
+    node.measure().await;
+    node.uses.stop();
+    let slots = read_all(&node.dir.path().join(FOLDER));
+    let rows = slots[0].seen.rows.iter();
+    let holders: Vec<_> = rows.map(|row| (row.holder.clone(), row.within.clone())).collect();
+    let holder = LeaseHolder::Allocation(attempt());
+    assert_eq!(holders, [(holder.clone(), Some(reservation())), (holder, None)]);
+}
+
+#[tokio::test]
+async fn without_a_holder_or_a_utilisation_nothing_is_measured() {
+    let mut node = Node::at(HOUR);
+    let leases = std::mem::take(&mut node.leases);
+    node.measure().await;
+    node.leases = leases;
+    for _ in 0..3 {
+        node.look(Observed::NotSupported).await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    node.uses.stop();
+    assert_eq!(node.files(), 0);
+}
+
+#[tokio::test]
+async fn what_is_older_than_a_month_is_dropped_and_few_reports_are_under_way_at_once() {
+    let mut node = Node::at(HOUR);
+    for hour in 0..10 {
+        node.restart(HOUR + Millis::hours(hour)).await;
+        node.measure().await;
+    }
+    node.restart(HOUR + USE_KEPT_MAX + Millis::hours(3)).await;
+    node.look(Observed::Value(0)).await;
+    let said = node.said();
+    assert_eq!(said.len(), UNDER_WAY_MAX);
+    // The reports of hours 0 to 2 are too old.
+    assert_eq!(said[0].from, HOUR + Millis::hours(3));
+    node.look(Observed::Value(0)).await;
+    assert_eq!(node.said()[0].from, HOUR + Millis::hours(7));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_left_and_the_others_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("5.json"), "{").unwrap();
+    let seen = NodeUse { from: HOUR, until: HOUR + Millis(1), rows: Vec::new() };
+    let write = vec![Slot { seen, through: HOUR }];
+    Changes { write, remove: vec![Timestamp(7)] }.apply(dir.path()).unwrap();
+    assert_eq!(read_all(dir.path()).len(), 1);
+    assert!(dir.path().join("5.json").exists());
+}
