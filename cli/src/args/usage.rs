@@ -1,4 +1,4 @@
-//! `usage`: who held how many GPUs for how long.
+//! `usage`: who held how many GPUs for how long, and how much of that was used.
 
 use clap::Args;
 
@@ -9,8 +9,10 @@ use super::output::OutputArgs;
     after_help = "Numbers are GPU-hours: two GPUs for three hours are 6.0. JSON and CSV have GPU-milliseconds. RESERVED is what reservations held, used or not; \
     IN JOBS is the part of it that jobs within them held. JOBS is what jobs outside of reservations held. HELD is RESERVED \
     and JOBS together. LOST is work of jobs that a fault or an eviction destroyed.\n\n\
-    A GPU is held until it is proven empty. HELD says who had a GPU, not how busy the GPU was. --by class has one row for \
-    all reservations, which have no class.\n\n\
+    USED, IDLE and UNKNOWN together are HELD. USED is time with a utilisation above zero. IDLE is time without: a notebook \
+    that only keeps memory is IDLE. UNKNOWN was not measured: the node was away, its agent stopped, or the driver gives no \
+    utilisation. Nodes report once an hour, so the last hour is UNKNOWN for up to 70 minutes.\n\n\
+    A GPU is held until it is proven empty. --by class has one row for all reservations, which have no class.\n\n\
     Examples:\n  \
     fleet usage\n  \
     fleet usage --month 2026-11 --by project\n  \

@@ -1,4 +1,4 @@
-//! Shows who held how many GPUs for how long.
+//! Shows who held how many GPUs for how long, and how much of that was used.
 
 use fleet_core::fair_share::gpu_hours;
 use fleet_proto::json::usage::UsageRow;
@@ -20,8 +20,11 @@ impl Row for UsageRow {
         vec![
             Column::new("NAME", |r: &Self, _| name(r)).clip_to(8),
             Column::new("HELD", |r: &Self, _| gpu_hours(r.held_gpu_ms)).right(),
+            Column::new("USED", |r: &Self, _| gpu_hours(r.used_gpu_ms)).right(),
+            Column::new("IDLE", |r: &Self, _| gpu_hours(r.idle_gpu_ms)).right(),
+            Column::new("UNKNOWN", |r: &Self, _| gpu_hours(r.unknown_gpu_ms)).right(),
             Column::new("RESERVED", |r: &Self, _| gpu_hours(r.reserved_gpu_ms)).right(),
-            Column::new("IN JOBS", |r: &Self, _| gpu_hours(r.in_jobs_gpu_ms)).right(),
+            Column::new("IN JOBS", |r: &Self, _| gpu_hours(r.in_jobs_gpu_ms)).right().rank(1),
             Column::new("JOBS", |r: &Self, _| gpu_hours(r.jobs_gpu_ms)).right(),
             Column::new("LOST", |r: &Self, _| gpu_hours(r.lost_gpu_ms)).right(),
             Column::new("#JOBS", |r: &Self, _| r.jobs.to_string()).right().rank(1),
@@ -36,6 +39,10 @@ impl Row for UsageRow {
             ("From", or_dash(self.from.map(|at| clock.second(at.0)))),
             ("Until", or_dash(self.until.map(|at| clock.second(at.0)))),
             ("Held", hours(self.held_gpu_ms)),
+            ("Used", hours(self.used_gpu_ms)),
+            ("Idle", hours(self.idle_gpu_ms)),
+            ("Unknown", hours(self.unknown_gpu_ms)),
+            ("Occupied", hours(self.occupied_gpu_ms)),
             ("Reserved", hours(self.reserved_gpu_ms)),
             ("In jobs", hours(self.in_jobs_gpu_ms)),
             ("Jobs", hours(self.jobs_gpu_ms)),

@@ -109,6 +109,10 @@ fn row(name: String, sums: Sums) -> v1::UsageRow {
         jobs_gpu_ms: sums.jobs,
         held_gpu_ms: sums.held(),
         lost_gpu_ms: sums.lost,
+        used_gpu_ms: sums.seen.busy,
+        idle_gpu_ms: sums.seen.idle(),
+        unknown_gpu_ms: sums.unknown(),
+        occupied_gpu_ms: sums.seen.occupied,
         jobs: sums.job_count,
         reservations: sums.reservation_count,
     }

@@ -1,4 +1,4 @@
-//! The page of reports: who held how many GPU-hours in a month.
+//! The page of reports: who held how many GPU-hours in a month, and how many of those were used.
 
 use askama::Template;
 use axum::extract::{Path, State};
@@ -43,6 +43,9 @@ struct Row {
     name: String,
     link: Option<String>,
     held: String,
+    used: String,
+    idle: String,
+    unknown: String,
     reserved: String,
     in_jobs: String,
     jobs: String,
@@ -61,6 +64,9 @@ impl Row {
             link: link.map(|name| format!("/node/{name}")),
             name: row.name.unwrap_or_else(|| unnamed.to_owned()),
             held: gpu_hours(row.held_gpu_ms),
+            used: gpu_hours(row.used_gpu_ms),
+            idle: gpu_hours(row.idle_gpu_ms),
+            unknown: gpu_hours(row.unknown_gpu_ms),
             reserved: gpu_hours(row.reserved_gpu_ms),
             in_jobs: gpu_hours(row.in_jobs_gpu_ms),
             jobs: gpu_hours(row.jobs_gpu_ms),

@@ -6,7 +6,7 @@ use super::Document;
 use super::values::{Time, text, time};
 use crate::v1 as pb;
 
-/// A row of `fleet usage`: what somebody or something held in a window of time. It says nothing of how busy the GPUs were.
+/// A row of `fleet usage`: what somebody or something held in a window of time, and how much of that was used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UsageRow {
     /// What the rows are: `user`, `project`, `node`, `model`, `class`.
@@ -29,6 +29,14 @@ pub struct UsageRow {
     pub held_gpu_ms: u64,
     /// Of jobs: what a fault of the node or an eviction destroyed.
     pub lost_gpu_ms: u64,
+    /// Of all that was held: the GPU was busy, as its node measured it. Used, idle and unknown are all that was held.
+    pub used_gpu_ms: u64,
+    /// Measured and not busy, whether a process was on the GPU or not.
+    pub idle_gpu_ms: u64,
+    /// Not measured: the node was away, its agent stopped, or the driver gives no utilisation.
+    pub unknown_gpu_ms: u64,
+    /// Of what was used or idle: a process was on the GPU.
+    pub occupied_gpu_ms: u64,
     /// Jobs that held a GPU.
     pub jobs: u64,
     /// Reservations that held a GPU.
@@ -54,6 +62,10 @@ impl UsageRow {
                 jobs_gpu_ms: row.jobs_gpu_ms,
                 held_gpu_ms: row.held_gpu_ms,
                 lost_gpu_ms: row.lost_gpu_ms,
+                used_gpu_ms: row.used_gpu_ms,
+                idle_gpu_ms: row.idle_gpu_ms,
+                unknown_gpu_ms: row.unknown_gpu_ms,
+                occupied_gpu_ms: row.occupied_gpu_ms,
                 jobs: row.jobs,
                 reservations: row.reservations,
             }
@@ -79,6 +91,10 @@ impl Document for UsageRow {
         "jobs_gpu_ms",
         "held_gpu_ms",
         "lost_gpu_ms",
+        "used_gpu_ms",
+        "idle_gpu_ms",
+        "unknown_gpu_ms",
+        "occupied_gpu_ms",
         "jobs",
         "reservations",
     ];

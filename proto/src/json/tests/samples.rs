@@ -618,6 +618,10 @@ pub(super) fn usage() -> pb::Usage {
         jobs_gpu_ms: hours(jobs),
         held_gpu_ms: hours(reserved + jobs),
         lost_gpu_ms: hours(lost),
+        used_gpu_ms: hours(reserved + jobs) / 2,
+        idle_gpu_ms: hours(reserved + jobs) / 4,
+        unknown_gpu_ms: hours(reserved + jobs) / 4,
+        occupied_gpu_ms: hours(reserved + jobs) * 5 / 8,
         jobs: 3,
         reservations: u64::from(reserved > 0),
     };
