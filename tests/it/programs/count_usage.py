@@ -1,6 +1,7 @@
-"""Counts who held GPUs from an export of the audit log alone, and compares with `fleet usage --json`.
+"""Counts who held and used GPUs from an export of the audit log alone, and compares with `fleet usage --json`.
 
 It follows each GPU by the events that give it to a holder and release it. It does not read the stays that those events hold.
+What nodes measured counts for the holder, each hour for no more than the holder had its GPUs.
 Both files are arguments. Prints what it counted; ends with 1 where the two differ.
 """
 
@@ -20,6 +21,10 @@ with open(sys.argv[1], encoding="utf-8") as export:
 with open(sys.argv[2], encoding="utf-8") as report:
     rows = json.load(report)["items"]
 begin, end = milliseconds(rows[0]["from"]), milliseconds(rows[0]["until"])
+
+HOUR = 3_600_000
+# Holder and hour: what was measured, and what of that was busy.
+measured = {}
 
 # GPU and holder: owner, kind, since when. A reservation is there before the jobs within it.
 open_stays = {}
@@ -54,11 +59,44 @@ for record in records:
         elif name == "window_opened_by_node":
             for gpu in what["gpus"]:
                 take(gpu, what["reservation"], what["owner"], "reserved", what["at"])
+        elif name == "gpu_use_measured":
+            for row in what["rows"]:
+                (holder,) = row["holder"].values()
+                key = (row.get("within") or holder, what["from"] // HOUR)
+                sums = measured.setdefault(key, [0, 0])
+                sums[0] += row["measured_ms"]
+                sums[1] += row["busy_ms"]
         elif name == "gpus_released":
             for gpu in what["gpus"]:
                 release(gpu, what["holder"], at)
 
 over.extend((*stay, end, holder) for (_, holder), stay in open_stays.items())
+
+
+
+def overlap(since, until, hour):
+    return max(0, min(until, (hour + 1) * HOUR) - max(since, hour * HOUR))
+
+
+# Holder and hour: GPU-milliseconds of it, and those in the window. Its owner is the same in all of its stays.
+held, owners = {}, {}
+for owner, kind, since, until, holder in over:
+    if kind == "in_jobs":
+        continue
+    owners[holder] = owner
+    for hour in range(since // HOUR, until // HOUR + 1):
+        sums = held.setdefault((holder, hour), [0, 0])
+        sums[0] += overlap(since, until, hour)
+        sums[1] += overlap(max(since, begin), min(until, end), hour)
+
+used = {}
+for (holder, hour), (seen, busy) in measured.items():
+    whole, asked = held.get((holder, hour), (0, 0))
+    if whole:
+        for row in (owners[holder], None):
+            sums = used.setdefault(row, [0, 0])
+            sums[0] += min(seen, whole) * asked // whole
+            sums[1] += min(busy, seen, whole) * asked // whole
 
 counted = {}
 for owner, kind, since, until, holder in over:
@@ -81,6 +119,9 @@ for row in rows:
         "in_jobs_gpu_ms": sums["in_jobs"],
         "jobs_gpu_ms": sums["jobs"],
         "held_gpu_ms": sums["reserved"] + sums["jobs"],
+        "used_gpu_ms": used.get(owner, (0, 0))[1],
+        "idle_gpu_ms": used.get(owner, (0, 0))[0] - used.get(owner, (0, 0))[1],
+        "unknown_gpu_ms": sums["reserved"] + sums["jobs"] - used.get(owner, (0, 0))[0],
         "jobs": len(sums["of"][0]),
         "reservations": len(sums["of"][1]),
     }
