@@ -74,8 +74,8 @@ struct State {
     waiting: BTreeMap<Timestamp, Slot>,
     /// What the outbox has of that.
     under_way: BTreeSet<Timestamp>,
-    /// What there are files of.
-    stored: BTreeSet<Timestamp>,
+    /// What there are files of, by its beginning: until when it is counted, and where it ends.
+    stored: BTreeMap<Timestamp, (Timestamp, Timestamp)>,
     stored_at: Instant,
     /// The log says that the disk takes nothing.
     warned: bool,
@@ -101,7 +101,7 @@ impl GpuUses {
         let slots = read_all(&folder);
         let every = Millis(u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
         let state = State {
-            stored: slots.iter().map(|slot| slot.seen.from).collect(),
+            stored: slots.iter().map(|slot| (slot.seen.from, state_of(slot))).collect(),
             meter: Meter::resume(every, slots),
             pause: pause_of(node.as_str(), every),
             folder,
@@ -164,24 +164,29 @@ impl State {
         let samples = self.samples(parts);
         self.meter.look(now, samples);
         let mut changes = Changes::default();
-        for slot in self.meter.take_finished(now.fleet) {
-            changes.write.push(slot.clone());
-            self.waiting.insert(slot.seen.from, slot);
-        }
+        let finished = self.meter.take_finished(now.fleet);
+        changes.write.extend(finished.iter().filter(|slot| self.is_new(slot)).cloned());
+        self.waiting.extend(finished.into_iter().map(|slot| (slot.seen.from, slot)));
         self.drop_answered(parts.outbox);
         self.drop_oldest(now.fleet, parts.outbox);
         self.report(now.fleet, parts.outbox);
         if self.stored_at.elapsed() >= STORE_EVERY {
             self.stored_at = Instant::now();
-            changes.write.extend(self.meter.unfinished().iter().cloned());
+            let counting = self.meter.unfinished().iter();
+            changes.write.extend(counting.filter(|slot| self.is_new(slot)).cloned());
         }
-        self.stored.extend(changes.write.iter().map(|slot| slot.seen.from));
+        self.stored.extend(changes.write.iter().map(|slot| (slot.seen.from, state_of(slot))));
         let counting: Vec<Timestamp> =
             self.meter.unfinished().iter().map(|slot| slot.seen.from).collect();
         let kept = |from: &Timestamp| self.waiting.contains_key(from) || counting.contains(from);
-        changes.remove = self.stored.iter().filter(|from| !kept(from)).copied().collect();
-        self.stored.retain(|from| !changes.remove.contains(from));
+        changes.remove = self.stored.keys().filter(|from| !kept(from)).copied().collect();
+        self.stored.retain(|from, _| !changes.remove.contains(from));
         changes
+    }
+
+    /// Whether its file lacks something.
+    fn is_new(&self, slot: &Slot) -> bool {
+        self.stored.get(&slot.seen.from) != Some(&state_of(slot))
     }
 
     /// The GPUs that were sampled since the last look and have a utilisation.
@@ -256,6 +261,10 @@ impl State {
             }
         }
     }
+}
+
+fn state_of(slot: &Slot) -> (Timestamp, Timestamp) {
+    (slot.through, slot.seen.until)
 }
 
 /// Who has a GPU: the attempt on it, else the reservation.
