@@ -38,6 +38,8 @@ use fleet_user::Users;
 
 /// How long the first inventory may take before the node says it has none yet.
 const FIRST_INVENTORY_MAX: Duration = Duration::from_secs(20);
+/// Measured use is reported at least this often, once it is due.
+const USE_EVERY: Duration = Duration::from_secs(60);
 
 /// What others hold of the inventory.
 #[derive(Debug, Clone)]
@@ -103,10 +105,18 @@ impl Inventory {
             Self { parts, dirty, foreign, evictor: Evictor::default(), names, facts, measured };
         inventory.look(&snapshots.borrow_and_update().clone()).await;
         let mut gate = inventory.parts.gpus.gate.state();
+        // Where the driver is gone there is nothing new to look at, but hours that are over are to be reported.
+        let mut minute = tokio::time::interval(USE_EVERY);
+        minute.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     () = pulse.asked() => continue,
+                    _ = minute.tick() => {
+                        let snapshot = snapshots.borrow().clone();
+                        inventory.look_at_use(&snapshot).await;
+                        continue;
+                    }
                     changed = snapshots.changed() => if changed.is_err() { return },
                     Ok(()) = gate.changed() => {
                         let enforced = gate.borrow_and_update().enforced.clone();
@@ -138,6 +148,12 @@ impl Inventory {
             outbox: &self.parts.outbox,
         };
         self.parts.usages.look(parts, snapshot, &leases).await;
+        self.look_at_use(snapshot).await;
+        let measured = self.measure(snapshot).await;
+        self.measured.send_replace(measured);
+    }
+
+    async fn look_at_use(&self, snapshot: &GpuSnapshot) {
         let leases = self.parts.leases.borrow().clone();
         let parts = gpu_use::Parts {
             snapshot,
@@ -146,8 +162,6 @@ impl Inventory {
             outbox: &self.parts.outbox,
         };
         self.parts.gpu_uses.look(parts).await;
-        let measured = self.measure(snapshot).await;
-        self.measured.send_replace(measured);
     }
 
     fn say(&self, facts: NodeFacts) {

@@ -82,7 +82,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let pulse = operations.begin("health");
     tasks.spawn(health::run(parts.of_health(events, desired.subscribe(), pulse)));
     let gpu_uses =
-        GpuUses::open(&config.state_dir, &identity.node, config.gpu.use_interval, line.clone())?;
+        GpuUses::open(&config.state_dir, &identity.node, config.gpu.use_interval, line.clone());
     let inventory = parts.of_inventory(leases_seen.clone(), gpu_uses.clone())?;
     let view = Inventory::start(inventory, operations.begin("inventory")).await;
     let vouching = VouchService::new(&dialer, parts.owners.users.clone());

@@ -117,7 +117,7 @@ impl Sums {
         self.reserved.saturating_add(self.jobs)
     }
 
-    /// Nobody measured it: the node was away, its agent stopped, or the driver gives no utilisation.
+    /// Nobody measured it: the node was off, its agent stopped, or the driver gives no utilisation.
     pub fn unknown(&self) -> u64 {
         self.held().saturating_sub(self.seen.measured)
     }
@@ -163,6 +163,11 @@ impl Usage {
             total: Sums::default(),
             counted: BTreeSet::new(),
         }
+    }
+
+    /// Forgets what was measured: there is too much of it for one report, and all that was held counts as unknown.
+    pub fn forget_measured(&mut self) {
+        self.measured = Measured::default();
     }
 
     /// Notes what was measured in an hour that has a part in the window. Before the stays: each takes what was measured of

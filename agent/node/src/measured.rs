@@ -151,17 +151,25 @@ impl Meter {
     }
 
     /// The slot of a moment, or the first one after it.
+    ///
+    /// A slot begins with what was measured first in it. Controllers count nothing that begins before what they know, and after
+    /// a step back or another length of slots they know a part of the hour.
     fn slot_at(&mut self, at: Timestamp) -> &mut Slot {
         let known = self.slots.iter().position(|slot| at < slot.seen.until);
+        let begins = Timestamp(at.0 - at.0 % self.every.0);
         let known = known.unwrap_or_else(|| {
-            let begins = Timestamp(at.0 - at.0 % self.every.0);
-            let until = begins + self.every;
-            let last = self.slots.last().map(|slot| slot.seen.until).unwrap_or_default();
-            let seen = NodeUse { from: begins.max(last).max(self.floor), until, rows: Vec::new() };
-            self.slots.push(Slot { through: seen.from, seen });
+            let seen = NodeUse { from: at, until: begins + self.every, rows: Vec::new() };
+            self.slots.push(Slot { through: at, seen });
             self.slots.len() - 1
         });
-        &mut self.slots[known]
+        let last = known.checked_sub(1).map(|before| self.slots[before].seen.until);
+        let earliest = last.unwrap_or_default().max(self.floor).max(at);
+        let slot = &mut self.slots[known];
+        // Another GPU may have been measured a little earlier.
+        if earliest < slot.seen.from && slot.seen.from < begins + self.every {
+            slot.seen.from = earliest;
+        }
+        slot
     }
 
     /// A report has a limit. Beyond it the slot ends here, and the next one begins. The samples that are open may still add

@@ -89,15 +89,14 @@ struct Changes {
 }
 
 impl GpuUses {
-    /// Reads what an earlier agent measured. `every`: the length of a report.
-    pub fn open(
-        state_dir: &Path,
-        node: &NodeName,
-        every: Duration,
-        line: Contact,
-    ) -> Result<Self, files::FileError> {
+    /// Reads what an earlier agent measured. `every`: the length of a report. Without its folder all is measured as well, and
+    /// is lost with the agent: nothing else waits for that.
+    #[must_use]
+    pub fn open(state_dir: &Path, node: &NodeName, every: Duration, line: Contact) -> Self {
         let folder = state_dir.join(FOLDER);
-        files::create_private_folder(&folder)?;
+        if let Err(error) = files::create_private_folder(&folder) {
+            tracing::warn!(error = chain(&error), "what GPUs were used for is not stored");
+        }
         let slots = read_all(&folder);
         let every = Millis(u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
         let state = State {
@@ -112,7 +111,7 @@ impl GpuUses {
             stored_at: Instant::now(),
             warned: false,
         };
-        Ok(Self(Arc::new(Mutex::new(state))))
+        Self(Arc::new(Mutex::new(state)))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -126,15 +125,20 @@ impl GpuUses {
             return;
         }
         let folder = self.state().folder.clone();
-        let done = spawn_blocking(move || changes.apply(&folder)).await;
+        let Ok(failed) = spawn_blocking(move || changes.apply(&folder)).await else { return };
         let mut state = self.state();
-        match done {
-            Ok(Ok(())) => state.warned = false,
-            Ok(Err(error)) if !state.warned => {
+        for from in failed.write {
+            state.stored.remove(&from);
+        }
+        // Known again, so that the next look removes it.
+        state.stored.extend(failed.remove.into_iter().map(|from| (from, <_>::default())));
+        match failed.first {
+            None => state.warned = false,
+            Some(error) if !state.warned => {
                 state.warned = true;
                 tracing::warn!(error = chain(&error), "what GPUs were used for is not stored");
             }
-            Ok(Err(_)) | Err(_) => {}
+            Some(_) => {}
         }
     }
 
@@ -146,7 +150,7 @@ impl GpuUses {
         }
         let write = state.meter.unfinished().to_vec();
         let changes = Changes { write, remove: Vec::new() };
-        if let Err(error) = changes.apply(&state.folder) {
+        if let Some(error) = changes.apply(&state.folder).first {
             tracing::warn!(error = chain(&error), "what GPUs were used for is not stored");
         }
     }
@@ -172,8 +176,11 @@ impl State {
         self.report(now.fleet, parts.outbox);
         if self.stored_at.elapsed() >= STORE_EVERY {
             self.stored_at = Instant::now();
-            let counting = self.meter.unfinished().iter();
-            changes.write.extend(counting.filter(|slot| self.is_new(slot)).cloned());
+            // With what is over and could not be stored before.
+            let all = self.waiting.values().chain(self.meter.unfinished());
+            let mut lacking: Vec<Slot> = all.filter(|slot| self.is_new(slot)).cloned().collect();
+            lacking.retain(|slot| !changes.write.contains(slot));
+            changes.write.append(&mut lacking);
         }
         self.stored.extend(changes.write.iter().map(|slot| (slot.seen.from, state_of(slot))));
         let counting: Vec<Timestamp> =
@@ -285,22 +292,37 @@ fn holding(gpu: &GpuUuid, leases: &[DesiredLease], registry: &Registry) -> Optio
 }
 
 impl Changes {
-    fn apply(self, folder: &Path) -> Result<(), ChangeError> {
+    /// Does all that can be done.
+    fn apply(self, folder: &Path) -> Failed {
+        let mut failed = Failed::default();
         for slot in self.write {
-            let path = path_of(folder, slot.seen.from);
-            state_file::replace(&path, &Stored { v: VERSION, slot })?;
+            let from = slot.seen.from;
+            let path = path_of(folder, from);
+            if let Err(error) = state_file::replace(&path, &Stored { v: VERSION, slot }) {
+                failed.write.push(from);
+                failed.first.get_or_insert(error.into());
+            }
         }
         for from in self.remove {
             let path = path_of(folder, from);
             match std::fs::remove_file(&path) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(ChangeError::Remove { path, source });
+                    failed.remove.push(from);
+                    failed.first.get_or_insert(ChangeError::Remove { path, source });
                 }
                 _ => {}
             }
         }
-        Ok(())
+        failed
     }
+}
+
+/// What could not be done on the disk; it is tried again.
+#[derive(Debug, Default)]
+struct Failed {
+    write: Vec<Timestamp>,
+    remove: Vec<Timestamp>,
+    first: Option<ChangeError>,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -2,6 +2,7 @@
 use super::*;
 use crate::gpu::Observed;
 use fleet_core::command::Report;
+use fleet_core::gpu_use::hour_of;
 use fleet_core::id::{AllocationId, LeaseId, ReservationId};
 use fleet_core::lease::Epoch;
 use fleet_core::name::UserName;
@@ -46,7 +47,7 @@ fn line(fleet: Timestamp) -> Contact {
 
 fn open(dir: &Path, fleet: Timestamp) -> GpuUses {
     let every = Duration::from_secs(3_600);
-    GpuUses::open(dir, &NodeName::parse("titan01").unwrap(), every, line(fleet)).unwrap()
+    GpuUses::open(dir, &NodeName::parse("titan01").unwrap(), every, line(fleet))
 }
 
 impl Node {
@@ -117,7 +118,8 @@ async fn an_hour_is_reported_when_it_is_over_and_kept_until_it_is_confirmed() {
     node.restart(HOUR + Millis::minutes(80)).await;
     node.look(Observed::Value(0)).await;
     let said = node.said();
-    assert_eq!((said.len(), said[0].from, said[0].until), (1, HOUR, HOUR + Millis::hours(1)));
+    let (from, until) = (said[0].from, said[0].until);
+    assert_eq!((said.len(), hour_of(from), until), (1, HOUR, HOUR + Millis::hours(1)));
     let row = &said[0].rows[0];
     assert!(row.busy_ms == row.measured_ms && row.measured_ms >= Millis(20), "{row:?}");
     assert_eq!((&row.holder, row.within.clone()), (&LeaseHolder::Reservation(reservation()), None));
@@ -171,9 +173,37 @@ async fn what_is_older_than_a_month_is_dropped_and_few_reports_are_under_way_at_
     let said = node.said();
     assert_eq!(said.len(), UNDER_WAY_MAX);
     // The reports of hours 0 to 2 are too old.
-    assert_eq!(said[0].from, HOUR + Millis::hours(3));
+    assert_eq!(hour_of(said[0].from), HOUR + Millis::hours(3));
     node.look(Observed::Value(0)).await;
-    assert_eq!(node.said()[0].from, HOUR + Millis::hours(7));
+    assert_eq!(hour_of(node.said()[0].from), HOUR + Millis::hours(7));
+}
+
+#[tokio::test]
+async fn what_the_disk_did_not_take_is_stored_later() {
+    let mut node = Node::at(HOUR);
+    let folder = node.dir.path().join(FOLDER);
+    let store = |node: &Node| node.uses.state().stored_at = Instant::now() - STORE_EVERY;
+    std::fs::remove_dir(&folder).unwrap();
+    std::fs::write(&folder, "no folder").unwrap();
+    node.measure().await;
+    store(&node);
+    node.look(Observed::Value(70)).await;
+    assert!(node.uses.state().warned);
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    // Nothing new is measured: it is the same that is stored now.
+    node.leases.clear();
+    store(&node);
+    node.look(Observed::Value(70)).await;
+    assert_eq!(node.files(), 1);
+    assert!(!node.uses.state().warned);
+}
+
+#[test]
+fn an_agent_without_the_folder_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(FOLDER), "no folder").unwrap();
+    open(dir.path(), HOUR).stop();
 }
 
 #[test]
@@ -182,7 +212,7 @@ fn a_file_that_cannot_be_read_is_left_and_the_others_are_read() {
     std::fs::write(dir.path().join("5.json"), "{").unwrap();
     let seen = NodeUse { from: HOUR, until: HOUR + Millis(1), rows: Vec::new() };
     let write = vec![Slot { seen, through: HOUR }];
-    Changes { write, remove: vec![Timestamp(7)] }.apply(dir.path()).unwrap();
+    Changes { write, remove: vec![Timestamp(7)] }.apply(dir.path());
     assert_eq!(read_all(dir.path()).len(), 1);
     assert!(dir.path().join("5.json").exists());
 }

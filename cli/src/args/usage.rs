@@ -10,7 +10,7 @@ use super::output::OutputArgs;
     IN JOBS is the part of it that jobs within them held. JOBS is what jobs outside of reservations held. HELD is RESERVED \
     and JOBS together. LOST is work of jobs that a fault or an eviction destroyed.\n\n\
     USED, IDLE and UNKNOWN together are HELD. USED is time with a utilisation above zero. IDLE is time without: a notebook \
-    that only keeps memory is IDLE. UNKNOWN was not measured: the node was away, its agent stopped, or the driver gives no \
+    that only keeps memory is IDLE. UNKNOWN was not measured: the node was off, its agent stopped, or the driver gives no \
     utilisation. Nodes report once an hour, so the last hour is UNKNOWN for up to 70 minutes.\n\n\
     A GPU is held until it is proven empty. --by class has one row for all reservations, which have no class.\n\n\
     Examples:\n  \

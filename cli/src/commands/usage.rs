@@ -27,7 +27,7 @@ pub(super) async fn run(context: &Context, args: &UsageArgs) -> Result<Exit, Fai
     let at = |unix_ms| context.clock.day_and_minute(unix_ms);
     let (from, until, complete_from) =
         (usage.from_unix_ms, usage.until_unix_ms, usage.complete_from_unix_ms);
-    let left_out = usage.rows_left_out;
+    let (left_out, measured_left_out) = (usage.rows_left_out, usage.measured_left_out);
     let rows = UsageRow::all(usage);
     print(&printer.list(&rows)?)?;
     // Programs get these too: on standard error.
@@ -36,6 +36,11 @@ pub(super) async fn run(context: &Context, args: &UsageArgs) -> Result<Exit, Fai
             "complete from {} on: older audit records were pruned, an admin's exports have them",
             at(complete_from)
         ));
+    }
+    if measured_left_out {
+        say(
+            "USED and IDLE are not counted: too much was measured in this time, ask for a shorter one",
+        );
     }
     if left_out > 0 {
         say(&format!("{left_out} rows with the least are only in the total"));

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 
 use super::Context;
-use crate::audit::{Added, HOURS_READ_MAX, STAYS_READ_MAX};
+use crate::audit::{Added, STAYS_READ_MAX};
 
 /// Reports that are made at once: each may read many stays. Further ones wait for their turn.
 const REPORTS_MAX: usize = 2;
@@ -33,10 +33,10 @@ impl Context {
         let Window { starts_at, ends_at } = question.window;
         let (by, window) = (question.by, question.window);
         let added = self.audit().add_stays(Usage::of(question), open, window, through).await;
-        let usage = match added
+        let (usage, measured_left_out) = match added
             .map_err(|error| Status::internal(format!("read the audit database: {error}")))?
         {
-            Added::All(usage) => *usage,
+            Added::All { usage, measured_left_out } => (*usage, measured_left_out),
             Added::TooMany => return Err(to_status(&too_many())),
         };
         let (mut rows, total) = usage.rows();
@@ -53,6 +53,7 @@ impl Context {
             from_unix_ms: starts_at.0,
             until_unix_ms: ends_at.0,
             complete_from_unix_ms: complete_from.map_or(0, |at| at.0),
+            measured_left_out,
         })
     }
 }
@@ -95,8 +96,8 @@ fn question(request: &v1::GetUsageRequest, now: Timestamp) -> Result<Question, R
 
 fn too_many() -> Rejection {
     let problem = format!(
-        "is too early: the report would read more than {STAYS_READ_MAX} attempts and reservations or {HOURS_READ_MAX} \
-         measured hours; ask for a later or a shorter time"
+        "is too early: the report would read more than {STAYS_READ_MAX} attempts and reservations; \
+         ask for a later or a shorter time"
     );
     Rejection::field("from", problem)
 }

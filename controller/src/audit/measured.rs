@@ -14,8 +14,9 @@ use super::store::AuditError;
 
 /// (beginning of the hour, record number, which of the record's rows): the row, as JSON.
 pub(super) const TABLE: Rows = TableDefinition::new("gpu_use");
-/// Most rows that one report reads: a month of 3,000 nodes. They take about 120 MiB while the report is made.
-pub const HOURS_READ_MAX: usize = 2_500_000;
+/// Most rows that one report reads: a month of 170 nodes with eight jobs each at any time. They take 250 MiB at most while
+/// the report is made. A report of more has no measured use.
+pub const HOURS_READ_MAX: usize = 1_000_000;
 
 /// The rows of a record, with their keys.
 pub(super) fn of(body: &AuditBody) -> impl Iterator<Item = (Key, HourUse)> {

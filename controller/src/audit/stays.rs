@@ -24,8 +24,12 @@ pub const STAYS_READ_MAX: usize = 1_000_000;
 /// What came of adding up.
 #[derive(Debug, Clone)]
 pub enum Added {
-    All(Box<Usage>),
-    /// There are more than [`STAYS_READ_MAX`], or more measured hours than [`HOURS_READ_MAX`].
+    All {
+        usage: Box<Usage>,
+        /// There are more measured hours than [`HOURS_READ_MAX`]: all that was held counts as unknown.
+        measured_left_out: bool,
+    },
+    /// There are more than [`STAYS_READ_MAX`].
     TooMany,
 }
 
@@ -59,8 +63,10 @@ pub(super) fn add_stays(
 ) -> Result<Added, AuditError> {
     let view = db.begin_read().map_err(AuditError::read)?;
     // Before the stays, which take it.
-    if measured::note(&view, &mut usage, window, (through, hours_max))? == Read::TooMany {
-        return Ok(Added::TooMany);
+    let noted = measured::note(&view, &mut usage, window, (through, hours_max))?;
+    let measured_left_out = noted == Read::TooMany;
+    if measured_left_out {
+        usage.forget_measured();
     }
     lasting.iter().for_each(|stay| usage.add(stay));
     // One that ends as the window begins has no part in it. One that ends later than this began after the window.
@@ -70,7 +76,7 @@ pub(super) fn add_stays(
         Ok(())
     })?;
     Ok(match all {
-        Read::All => Added::All(Box::new(usage)),
+        Read::All => Added::All { usage: Box::new(usage), measured_left_out },
         Read::TooMany => Added::TooMany,
     })
 }

@@ -35,6 +35,7 @@ struct Reports {
     /// In which the month begins and ends.
     zone: String,
     complete_from: Option<String>,
+    measured_left_out: bool,
     left_out: u64,
 }
 
@@ -107,7 +108,7 @@ async fn report(web: &Shared, user: &LoggedIn, month: Option<Month>, by: UsageBy
         Ok(usage) => usage,
         Err(status) => return refused(status),
     };
-    let left_out = usage.rows_left_out;
+    let (left_out, measured_left_out) = (usage.rows_left_out, usage.measured_left_out);
     let rows = UsageRow::all(usage);
     let (mut from, mut until, mut complete_from) = (None, None, None);
     if let Some(total) = rows.last() {
@@ -127,6 +128,7 @@ async fn report(web: &Shared, user: &LoggedIn, month: Option<Month>, by: UsageBy
         until,
         zone: zone.iana_name().unwrap_or("UTC").to_owned(),
         complete_from,
+        measured_left_out,
         left_out,
     })
 }

@@ -325,7 +325,7 @@ fn check_hours(
     Ok(())
 }
 
-/// Of whom the limit is, and who would pass it.
+/// Whose limit it is, and who would pass it.
 fn whose(person: Option<&UserName>) -> (&'static str, &str) {
     match person {
         Some(user) => (" for each person", user.as_str()),

@@ -46,39 +46,52 @@ impl HourUse {
     }
 }
 
-/// See the module's doc. A month of a thousand nodes is about 40 MiB.
+/// See the module's doc. A holder of one hour takes about 250 bytes, each further hour 40.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Measured {
-    /// By holder, then by node.
-    hours: BTreeMap<Box<str>, BTreeMap<NodeName, Vec<Hour>>>,
-    models: Vec<Box<str>>,
+    /// By holder.
+    hours: BTreeMap<Box<str>, Vec<Hour>>,
+    nodes: Numbers,
+    models: Numbers,
 }
 
 #[derive(Debug, Clone)]
 struct Hour {
     hour: Timestamp,
-    model: usize,
+    node: u32,
+    model: u32,
     /// Not taken by a stay yet.
     left: Seen,
 }
 
+/// Names, each with a number.
+#[derive(Debug, Clone, Default)]
+struct Numbers(BTreeMap<Box<str>, u32>);
+
+impl Numbers {
+    fn get_or_add(&mut self, name: &str) -> u32 {
+        let next = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        match self.0.get(name) {
+            Some(number) => *number,
+            None => *self.0.entry(name.into()).or_insert(next),
+        }
+    }
+}
+
 impl Measured {
     pub(super) fn note(&mut self, one: &HourUse) {
-        let model = self.models.iter().position(|known| **known == *one.model);
-        let model = model.unwrap_or_else(|| {
-            self.models.push(one.model.as_str().into());
-            self.models.len() - 1
-        });
+        let (node, model) =
+            (self.nodes.get_or_add(one.node.as_str()), self.models.get_or_add(&one.model));
         if !self.hours.contains_key(one.holder.as_str()) {
-            self.hours.insert(one.holder.as_str().into(), BTreeMap::new());
+            self.hours.insert(one.holder.as_str().into(), Vec::with_capacity(1));
         }
-        let Some(nodes) = self.hours.get_mut(one.holder.as_str()) else { return };
-        let hours = nodes.entry(one.node.clone()).or_default();
+        let Some(hours) = self.hours.get_mut(one.holder.as_str()) else { return };
         // In the order of the hours: parts of one hour follow each other.
-        let same = |known: &&mut Hour| known.hour == one.hour && known.model == model;
-        match hours.iter_mut().rev().take(self.models.len()).find(same) {
+        let same =
+            |known: &&mut Hour| (known.hour, known.node, known.model) == (one.hour, node, model);
+        match hours.iter_mut().rev().take(self.models.0.len()).find(same) {
             Some(known) => known.left.add(one.seen),
-            None => hours.push(Hour { hour: one.hour, model, left: one.seen }),
+            None => hours.push(Hour { hour: one.hour, node, model, left: one.seen }),
         }
     }
 
@@ -90,15 +103,15 @@ impl Measured {
             LeaseHolder::Allocation(id) => id.as_str(),
             LeaseHolder::Reservation(id) => id.as_str(),
         };
-        let model = self.models.iter().position(|known| **known == *model);
-        let hours = self.hours.get_mut(holder).and_then(|nodes| nodes.get_mut(&stay.node));
-        let (Some(model), Some(hours)) = (model, hours) else { return taken };
+        let numbers = (self.nodes.0.get(stay.node.as_str()), self.models.0.get(model));
+        let (Some(node), Some(model)) = numbers else { return taken };
+        let Some(hours) = self.hours.get_mut(holder) else { return taken };
         let held = Window { starts_at: stay.from, ends_at: stay.until };
         let asked = Window {
             starts_at: stay.from.max(window.starts_at),
             ends_at: stay.until.min(window.ends_at),
         };
-        for hour in hours.iter_mut().filter(|hour| hour.model == model) {
+        for hour in hours.iter_mut().filter(|hour| (hour.node, hour.model) == (*node, *model)) {
             let all = Window { starts_at: hour.hour, ends_at: hour.hour + Millis::hours(1) };
             let held = length_within(all, held).saturating_mul(gpus);
             let asked = length_within(all, asked).saturating_mul(gpus);

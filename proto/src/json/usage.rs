@@ -33,7 +33,7 @@ pub struct UsageRow {
     pub used_gpu_ms: u64,
     /// Measured and not busy, whether a process was on the GPU or not.
     pub idle_gpu_ms: u64,
-    /// Not measured: the node was away, its agent stopped, or the driver gives no utilisation.
+    /// Not measured: the node was off, its agent stopped, or the driver gives no utilisation.
     pub unknown_gpu_ms: u64,
     /// Of what was used or idle: a process was on the GPU.
     pub occupied_gpu_ms: u64,

@@ -83,7 +83,7 @@ fn nobody_and_somebody_else_are_told_apart() {
     meter.look(at(5_000), vec![sample(1, 100)]);
     meter.look(at(10_000), vec![sample(2, 0)]);
     meter.stop(at(12_000));
-    assert_eq!(shown(meter.unfinished()), [(0, H.0, 5_000, 5_000), (0, H.0, 2_000, 0)]);
+    assert_eq!(shown(meter.unfinished()), [(5_000, H.0, 5_000, 5_000), (5_000, H.0, 2_000, 0)]);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn an_hour_is_cut_at_its_end_and_taken_when_no_sample_is_open() {
     assert!(meter.take_finished(HOUR + H).is_empty());
     meter.look(at(H.0 + 3_000), vec![sample(1, 0)]);
     meter.look(at(H.0 + 10_000), vec![sample(1, 0)]);
-    let all = [(0, H.0, 4_000, 4_000), (H.0, 2 * H.0, 10_000, 3_000)];
+    let all = [(H.0 - 4_000, H.0, 4_000, 4_000), (H.0, 2 * H.0, 10_000, 3_000)];
     assert_eq!(shown(meter.unfinished()), all);
     assert!(meter.take_finished(HOUR + H + Millis(14_999)).is_empty());
     assert_eq!(shown(&meter.take_finished(HOUR + H + SAMPLE_MAX)), all[..1]);
@@ -145,7 +145,27 @@ fn the_next_agent_continues_where_the_last_one_stopped() {
     assert_eq!(shown(shorter.unfinished()), [(0, H.0, 22_000, 12_000)]);
     shorter.look(at(H.0 + 20_000), vec![sample(1, 0)]);
     shorter.stop(at(H.0 + 30_000));
-    assert_eq!(shown(shorter.unfinished())[1], (H.0, H.0 + quarter.0, 10_000, 0));
+    assert_eq!(shown(shorter.unfinished())[1], (H.0 + 20_000, H.0 + quarter.0, 10_000, 0));
+}
+
+#[test]
+fn a_report_begins_with_what_was_measured_first() {
+    // Controllers may know the beginning of the hour already: after a step back, or from shorter reports.
+    let mut meter = meter();
+    let other = |utilization| Sample { gpu: gpu(1), ..sample(2, utilization) };
+    meter.look(at(600_000), vec![other(100)]);
+    meter.look(at(603_000), vec![sample(1, 100)]);
+    // The sample of the one GPU ends first, but began later.
+    meter.look(at(605_000), vec![sample(1, 100)]);
+    meter.look(at(607_000), vec![sample(1, 100), other(0)]);
+    let all = [(600_000, H.0, 4_000, 4_000), (600_000, H.0, 7_000, 7_000)];
+    assert_eq!(shown(meter.unfinished()), all);
+    // What is taken is over: nothing is counted before its end any more.
+    meter.stop(at(608_000));
+    assert_eq!(meter.take_finished(HOUR + H + SAMPLE_MAX).len(), 1);
+    meter.look(at(700_000), vec![sample(1, 100)]);
+    meter.stop(at(705_000));
+    assert!(meter.unfinished().is_empty());
 }
 
 #[test]

@@ -94,7 +94,7 @@ async fn all(store: &AuditStore, from: u64, until: u64, through: u64) -> Sums {
     let window = Window { starts_at: Timestamp(from), ends_at: Timestamp(until) };
     let usage = Usage::of(Question { window, by: UsageBy::User, owner: None });
     match store.add_stays(usage, Vec::new(), window, through).await.unwrap() {
-        Added::All(usage) => usage.rows().1,
+        Added::All { usage, .. } => usage.rows().1,
         Added::TooMany => panic!("too many"),
     }
 }
@@ -234,6 +234,13 @@ async fn a_report_reads_no_more_stays_than_its_limit() {
     let db = store.db().unwrap();
     let read = |most| add_stays(&db, usage.clone(), &[], window, 10, most).unwrap();
     assert!(matches!(read((14, 10)), Added::TooMany));
-    assert!(matches!(read((15, 9)), Added::TooMany));
-    assert!(matches!(read((15, 10)), Added::All(_)));
+    let all = |most| match read(most) {
+        Added::All { usage, measured_left_out } => (measured_left_out, usage.rows().1),
+        Added::TooMany => panic!("too many"),
+    };
+    let (left_out, whole) = all((15, 10));
+    assert!(!left_out && whole.seen.measured > 0);
+    // What was held is shown all the same.
+    let (left_out, held) = all((15, 9));
+    assert!(left_out && held.seen.measured == 0 && held.held() == whole.held());
 }

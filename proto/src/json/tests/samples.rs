@@ -637,6 +637,7 @@ pub(super) fn usage() -> pb::Usage {
         from_unix_ms: at(0),
         until_unix_ms: at(60 * 24 * 14),
         complete_from_unix_ms: at(60 * 24),
+        measured_left_out: false,
     }
 }
 
