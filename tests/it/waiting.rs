@@ -84,7 +84,7 @@ fn project_limit(lab: &Lab) -> Result<()> {
     let first = lab.submit(&["-G", "1", "-t", "2h"], FIRST)?;
     lab.job_in(&first, "running", SOON)?;
     let second = lab.submit(&["-G", "1", "-t", "90m"], FIRST)?;
-    let reason = "project default allows 3 GPU-hours; it has used or booked 2.";
+    let reason = "project default allows 3 GPU-hours; the project has used or booked 2.";
     wait::eventually("it says which limit it waits for", SOON, || {
         Ok(lab.output(&["why", &second])?.contains(reason))
     })?;
