@@ -57,6 +57,8 @@ pub(crate) struct Committed {
     /// What it all comes to now: of all, and of each person.
     all: Sums,
     each: BTreeMap<UserName, Sums>,
+    /// How many GPUs are held from now on, of those that were asked for: thousands of jobs may ask before one starts.
+    steps: BTreeMap<Option<UserName>, Vec<(Timestamp, u32)>>,
 }
 
 /// Saves a walk through all holds for most questions.
@@ -152,6 +154,7 @@ impl Committed {
             sums.gpus_now += if is_now { hold.gpus } else { 0 };
         }
         self.holds.push(hold);
+        self.steps.clear();
     }
 
     /// What the holder used by now, as it counts now.
@@ -250,20 +253,23 @@ impl Committed {
         changes.into_iter().map(step).collect()
     }
 
-    /// When more than `room` GPUs are held first within the window, and how many then.
+    /// When more than `room` GPUs are held first, from now on and before that time, and how many then.
     pub(super) fn first_over(
-        &self,
+        &mut self,
         of: Option<&UserName>,
-        window: Window,
+        (now, until): (Timestamp, Timestamp),
         room: u32,
     ) -> Option<Over> {
-        let sums = self.sums(of);
-        if sums.gpus_ever <= room {
+        if self.sums(of).gpus_ever <= room {
             return None;
         }
-        let steps = self.steps(of, window.starts_at);
-        let within = steps.into_iter().take_while(|(at, _)| *at < window.ends_at);
-        within.into_iter().find(|(_, held)| *held > room).map(|(at, held)| Over { at, held })
+        let of = of.cloned();
+        if !self.steps.contains_key(&of) {
+            let steps = self.steps(of.as_ref(), now);
+            self.steps.insert(of.clone(), steps);
+        }
+        let mut within = self.steps.get(&of)?.iter().take_while(|(at, _)| *at < until);
+        within.find(|(_, held)| *held > room).map(|(at, held)| Over { at: *at, held: *held })
     }
 
     /// The most GPUs that are held at one time within the window.

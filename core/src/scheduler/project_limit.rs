@@ -54,9 +54,9 @@ impl OfProjects {
             None => passed(fsm, self.known(fsm, project), limits, new)?,
             // What is freed for it does not count against it.
             Some(id) => {
-                let others = self.known(fsm, project).clone();
-                let others = others.without(&Holder::Job(id.clone()), fsm);
-                passed(fsm, &others, limits, new)?
+                let all = self.known(fsm, project).clone();
+                let mut others = all.without(&Holder::Job(id.clone()), fsm);
+                passed(fsm, &mut others, limits, new)?
             }
         };
         if let OverLimit::GpuHours { wanted, .. } = &over {
@@ -68,8 +68,8 @@ impl OfProjects {
         Some(ProjectLimit { project: project.clone(), each, over })
     }
 
-    /// When it could start as far as that limit goes, if all that is held or booked lasts to its end. Those of before come
-    /// first; beyond [`FORESEEN_JOBS_MAX`] of them nothing is foreseen.
+    /// When it could start as far as that limit goes, if all that is held or booked lasts to its end. Jobs that were asked about
+    /// before it start first; beyond [`FORESEEN_JOBS_MAX`] of them nothing is foreseen.
     pub(super) fn foresee(
         &mut self,
         fsm: &Fsm,
@@ -122,7 +122,7 @@ impl OfProjects {
 /// The limit that the job would pass, and whether it is one for each person.
 fn passed(
     fsm: &Fsm,
-    committed: &Committed,
+    committed: &mut Committed,
     limits: ProjectLimits,
     new: &Newcomer<'_>,
 ) -> Option<(bool, OverLimit)> {
@@ -162,7 +162,7 @@ fn limits_of(fsm: &Fsm, project: &ProjectName) -> Option<ProjectLimits> {
 
 fn gpus_passed(
     fsm: &Fsm,
-    committed: &Committed,
+    committed: &mut Committed,
     of: Option<&UserName>,
     new: &Newcomer<'_>,
     most: u32,
@@ -172,8 +172,7 @@ fn gpus_passed(
     let Some(room) = most.checked_sub(wanted).filter(|room| has <= *room) else {
         return Some(OverLimit::Gpus { most, has, wanted, longest: None });
     };
-    let window = Window { starts_at: now, ends_at: now + new.length };
-    let Over { at, held } = committed.first_over(of, window, room)?;
+    let Over { at, held } = committed.first_over(of, (now, now + new.length), room)?;
     let longest = Some(new.time_used + at.since(now));
     Some(OverLimit::Gpus { most, has: held, wanted, longest })
 }
