@@ -17,7 +17,7 @@ pub fn verdict(node: &NodeName, obstacle: Option<&Obstacle>, starts: bool) -> St
     match obstacle {
         Some(obstacle) => obstacle.to_string(),
         None if starts => format!("starts on {node}"),
-        None => "has room for it".to_owned(),
+        None => "room for it".to_owned(),
     }
 }
 
