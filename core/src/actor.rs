@@ -50,6 +50,11 @@ pub struct Actor {
 }
 
 impl Actor {
+    /// Whether it is a person who administers the fleet.
+    pub fn is_admin(&self) -> bool {
+        matches!(self.who, Who::User { admin: true, .. })
+    }
+
     /// The leader acting by itself.
     pub fn controller() -> Self {
         Actor { who: Who::Controller, method: AuthMethod::Internal, serial: None }

@@ -112,7 +112,7 @@ fn what_was_used_is_what_the_gpu_played() -> Result<()> {
 
 /// How far what is shown may be from what was played: a sample and a half at each of four changes, and the agent's start.
 const SLACK_MS: u64 = 5_000;
-/// How long each part of the curve is played.
+/// How long each part of the curve is played: nothing is waited for, the time itself is what is measured.
 const PART: Duration = Duration::from_secs(8);
 /// In place of an hour, so that a test need not wait for one.
 const OFTEN: (&str, &str) =

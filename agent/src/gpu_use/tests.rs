@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// The agent starts again, at a later time. The last sample stands for a little until then.
+    /// The agent starts again, at a later time, and a little real time passes. The last sample stands for a little until then.
     async fn restart(&mut self, fleet: Timestamp) {
         tokio::time::sleep(Duration::from_millis(5)).await;
         self.uses.stop();
@@ -83,7 +83,7 @@ impl Node {
         self.uses.look(Parts { snapshot: &snapshot, leases, registry, outbox }).await;
     }
 
-    /// Measures for a little.
+    /// Measures for a little. Time is what is measured, so it has to pass here.
     async fn measure(&mut self) {
         self.look(Observed::Value(70)).await;
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -104,7 +104,7 @@ impl Row for Project {
             let mut text = format!("{user}: {used} GPU-hours, holds {holds}, {waiting} waiting");
             let committed = person.share.committed_gpu_ms;
             if let Some(committed) = committed.filter(|_| self.limits.gpu_hours_each.is_some()) {
-                text += &format!("; counts {}", hours(committed));
+                text += &format!("; {} used, held or booked", hours(committed));
             }
             ("Person", text)
         }));

@@ -1,8 +1,8 @@
 //! `fleet usage`: who held how many GPUs for how long, and how much of that was used, in a window of time.
 //!
-//! What is over and what was measured is in the audit database (`audit/stays.rs`), what lasts in the state. Both are of one moment: stays of records
-//! that are newer than the state that was read are left out, since the state has them as lasting. For all users: holders
-//! and sums are no secret.
+//! What is over and what was measured is in the audit database (`audit/stays.rs`), what lasts in the state. Both are of one
+//! moment: stays of records that are newer than the state that was read are left out, since the state has them as lasting.
+//! For all users: holders and sums are no secret.
 
 use fleet_core::name::UserName;
 use fleet_core::stay::Stay;

@@ -1,7 +1,7 @@
 //! Classes of jobs: created, changed and removed by admins; checked where a job names one.
 
 use super::{Fsm, Turn};
-use crate::actor::{Actor, Who};
+use crate::actor::Actor;
 use crate::class::{
     CLASSES_MAX, Class, ClassChange, GPUS_EACH_MAX, MIN_RUN_MAX, PRIORITY_MAX, SAVE_LIMIT_MAX,
     SAVE_LIMIT_MIN,
@@ -101,7 +101,7 @@ impl Fsm {
         name: &ClassName,
     ) -> Result<(), Rejection> {
         let class = self.class(name).ok_or_else(|| Rejection::not_found("class", name))?;
-        let is_admin = matches!(&actor.who, Who::User { admin: true, .. });
+        let is_admin = actor.is_admin();
         match class.everybody || is_admin || class.people.has(owner, actor) {
             true => Ok(()),
             false => {
@@ -129,7 +129,7 @@ impl Fsm {
         // One that waits then waits for the limit. One that runs would hold more than the class allows.
         let attempt = job.allocation().and_then(|id| self.allocations.get(id));
         let runs = attempt.is_some_and(|attempt| !is_within_a_reservation(self, attempt));
-        let is_admin = matches!(&turn.actor.who, Who::User { admin: true, .. });
+        let is_admin = turn.actor.is_admin();
         if let Some(limit) = class_limit::reached(self, &job.owner, &spec)
             && runs
             && !is_admin

@@ -5,7 +5,6 @@
 //! released it, the old place and the new one are both taken, and nobody else is promised either. A place never
 //! changes hands because an agent is silent: the old one is free when the agent says so, or when its time is over.
 
-use super::limits::Asked;
 use super::reservations::check_gpu_request;
 use super::{Fsm, Turn};
 use crate::actor::Actor;
@@ -21,6 +20,7 @@ use crate::reservation::{
     ReservationState,
 };
 use crate::scheduler::claims;
+use crate::scheduler::project_limit::Booking;
 use crate::time::{Timestamp, Window};
 use crate::window::Withdrawal;
 
@@ -159,7 +159,7 @@ impl Fsm {
         };
         let later = window.starts_at > before.window.starts_at;
         let (project, owner, of) = (&r.project, &r.owner, Some(&r.id));
-        self.check_limits(actor, &Asked { project, owner, window, added, gpus, of, later })
+        self.check_limits(actor, &Booking { project, owner, window, added, gpus, of }, later)
     }
 
     /// The GPUs for it. Those that it has stay where they fit; else others of the same wish are chosen on its node, else on

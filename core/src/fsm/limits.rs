@@ -7,29 +7,13 @@ use std::collections::BTreeSet;
 use super::{Fsm, Turn};
 use crate::actor::{Actor, Who};
 use crate::event::Event;
-use crate::id::ReservationId;
 use crate::limits::{LIMITED_GROUPS_MAX, LimitsByGroup, ReservationLimits, of_member};
-use crate::name::{GroupName, ProjectName, UserName};
+use crate::name::GroupName;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::ReservationState;
 use crate::scheduler::project_limit::{Booking, check_booking};
 use crate::time::Window;
-
-/// A window that somebody wants.
-pub(super) struct Asked<'a> {
-    pub(super) project: &'a ProjectName,
-    pub(super) owner: &'a UserName,
-    /// From its start to its end.
-    pub(super) window: Window,
-    /// What of it they have not had before.
-    pub(super) added: Window,
-    pub(super) gpus: usize,
-    /// The reservation that is to have this window, where it is there already.
-    pub(super) of: Option<&'a ReservationId>,
-    /// It begins later than what they have. How far ahead somebody may reserve counts for such only.
-    pub(super) later: bool,
-}
 
 impl Fsm {
     /// The limits of all groups that have any.
@@ -70,18 +54,24 @@ impl Fsm {
         Ok(Reply::Done)
     }
 
-    /// Whether the actor may have this window, as far as limits go.
-    pub(super) fn check_limits(&self, actor: &Actor, asked: &Asked<'_>) -> Result<(), Rejection> {
+    /// Whether the actor may have this window, as far as limits go. `later`: it begins later than what they have; how far ahead
+    /// somebody may reserve counts for such only.
+    pub(super) fn check_limits(
+        &self,
+        actor: &Actor,
+        asked: &Booking<'_>,
+        later: bool,
+    ) -> Result<(), Rejection> {
         let Who::User { admin: false, groups, .. } = &actor.who else { return Ok(()) };
-        self.check_group_limits(groups, asked)?;
-        let Asked { project, owner, window, added, gpus, of, .. } = *asked;
-        check_booking(self, &Booking { project, owner, window, added, gpus, of })
+        self.check_group_limits(groups, asked, later)?;
+        check_booking(self, asked)
     }
 
     fn check_group_limits(
         &self,
         groups: &BTreeSet<GroupName>,
-        asked: &Asked<'_>,
+        asked: &Booking<'_>,
+        later: bool,
     ) -> Result<(), Rejection> {
         let Some((from, limits)) = of_member(&self.limits, groups) else { return Ok(()) };
         let whose = from.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(", ");
@@ -92,7 +82,7 @@ impl Fsm {
             return Err(Rejection::field("ends_at", problem));
         }
         let ahead = starts_at.since(self.now);
-        if let Some(most) = limits.ahead.filter(|most| ahead > *most && asked.later) {
+        if let Some(most) = limits.ahead.filter(|most| ahead > *most && later) {
             let problem = format!("at most {most} ahead (limit of {whose}), this is {ahead}");
             return Err(Rejection::field("starts_at", problem));
         }
@@ -115,7 +105,7 @@ impl Fsm {
 
     /// How many GPUs the owner's other reservations have at the same time within the added window, at most. A
     /// released reservation does not count, even while its node has yet to release it.
-    fn most_at_once(&self, asked: &Asked<'_>) -> usize {
+    fn most_at_once(&self, asked: &Booking<'_>) -> usize {
         // One that waits to move counts where it will be.
         let others: Vec<(Window, usize)> = self
             .reservations

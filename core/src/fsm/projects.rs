@@ -1,7 +1,7 @@
 //! Projects: created, changed and removed by admins; checked where a job or a reservation names one.
 
 use super::{Fsm, Turn};
-use crate::actor::{Actor, Who};
+use crate::actor::Actor;
 use crate::event::Event;
 use crate::name::{GroupName, ProjectName, UserName};
 use crate::people::{GROUPS_MAX, People};
@@ -137,7 +137,7 @@ impl Fsm {
         }
         let project = self.projects.get(name);
         let project = project.ok_or_else(|| Rejection::not_found("project", name))?;
-        let is_admin = matches!(&actor.who, Who::User { admin: true, .. });
+        let is_admin = actor.is_admin();
         match is_admin || project.people.has(owner, actor) {
             true => Ok(()),
             false => {

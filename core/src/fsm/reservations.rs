@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use super::cluster::{check_length, check_text};
 use super::leases::Grant;
-use super::limits::Asked;
 use super::{ENDED_RESERVATIONS_KEPT, Fsm, Turn};
 use crate::actor::{Actor, Who};
 use crate::allocation::StopWhy;
@@ -24,6 +23,7 @@ use crate::reservation::{
     RESERVATION_PAST_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState, SHARED_WITH_MAX,
 };
 use crate::scheduler::claims;
+use crate::scheduler::project_limit::Booking;
 use crate::time::{Timestamp, Window};
 use crate::window::Withdrawal;
 
@@ -105,8 +105,8 @@ impl Fsm {
         let window = self.check_window(wish.window)?;
         let gpus = wish.gpus.count as usize;
         let (project, owner) = (&wish.project, &wish.owner);
-        let asked = Asked { project, owner, window, added: window, gpus, of: None, later: true };
-        self.check_limits(actor, &asked)?;
+        let asked = Booking { project, owner, window, added: window, gpus, of: None };
+        self.check_limits(actor, &asked, true)?;
         let later = window.starts_at.since(self.now) >= calendar::NEAR;
         if wish.adopts && (wish.gpus.uuids.is_empty() || later) {
             let problem = "it is for GPUs that are named, and from now on";
@@ -151,7 +151,7 @@ impl Fsm {
         if with.len() > SHARED_WITH_MAX {
             return Err(Rejection::field("with", format!("at most {SHARED_WITH_MAX} users")));
         }
-        let admin = matches!(actor.who, Who::User { admin: true, .. });
+        let admin = actor.is_admin();
         for user in with {
             self.check_enabled(user)?;
             if user == owner {
@@ -275,9 +275,9 @@ impl Fsm {
             let (owner, gpus) = (&reservation.owner, reservation.gpus.len());
             let starts_at = reservation.window.ends_at.max(self.now);
             let added = Window { starts_at, ends_at };
-            let (project, of, later) = (&reservation.project, Some(id), false);
-            let asked = Asked { project, owner, window, added, gpus, of, later };
-            self.check_limits(actor, &asked)?;
+            let (project, of) = (&reservation.project, Some(id));
+            let asked = Booking { project, owner, window, added, gpus, of };
+            self.check_limits(actor, &asked, false)?;
             calendar::extension(self, reservation, ends_at)?;
         }
         Ok(())

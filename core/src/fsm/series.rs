@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::cluster::check_text;
 use super::reservations::{Granted, check_owner, scheduled};
 use super::{Fsm, Turn};
-use crate::actor::{Actor, Who};
+use crate::actor::Actor;
 use crate::command::CreateReservation;
 use crate::id::{ReservationId, SeriesId};
 use crate::rejection::{DateProblem, Rejection};
@@ -89,7 +89,7 @@ impl Fsm {
             return Err(Rejection::LimitReached { what, limit: RESERVATIONS_OPEN_MAX as u64 });
         }
         let (mut granted, mut problems) = (Vec::new(), Vec::new());
-        let is_admin = matches!(&actor.who, Who::User { admin: true, .. });
+        let is_admin = actor.is_admin();
         let mut hours = SeriesHours::default();
         for wish in wishes {
             let judged = self.check_reservation(actor, wish).and_then(|one| {

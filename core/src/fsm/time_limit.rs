@@ -1,7 +1,6 @@
 //! Changes the time limit of a job that waits or runs.
 
 use super::{Fsm, Turn, validate};
-use crate::actor::Who;
 use crate::allocation::Allocation;
 use crate::event::Event;
 use crate::id::JobId;
@@ -41,7 +40,7 @@ impl Fsm {
             }
         };
         let longer = limit > job.spec.time_limit;
-        if longer && !matches!(&turn.actor.who, Who::User { admin: true, .. }) {
+        if longer && !turn.actor.is_admin() {
             check_time_limit(self, &changed, allocation)?;
         }
         let attempt = allocation.map(|allocation| allocation.id.clone());

@@ -296,7 +296,7 @@ fn check_gpus(
         let held = others.most_at_once(person, window);
         if held as usize + gpus > most as usize {
             let what = format!(
-                "GPUs at once in project {project}{of} ({who} has {held} at that time, and this would be {gpus} more)"
+                "GPUs at once in project {project}{of} ({who} has {held} at that time, and this would be {gpus} more; fleet project show {project})"
             );
             return Err(Rejection::LimitReached { what, limit: u64::from(most) });
         }
@@ -315,7 +315,7 @@ fn check_hours(
         if let Some(most) = most.filter(|most| has.plus(adds) > Amount::of_gpu_hours(*most)) {
             let (of, who) = whose(person);
             let what = format!(
-                "GPU-hours in project {project}{of} (without this {who} has used or booked {has}, with it {})",
+                "GPU-hours in project {project}{of} (without this {who} has used or booked {has}, with it {}; fleet project show {project})",
                 has.plus(adds),
             );
             return Err(Rejection::LimitReached { what, limit: u64::from(most) });

@@ -129,7 +129,7 @@ fn jobs_and_reservations_count_together() {
     let a = w.run("a", for_hours(2, 4), "titan01", &[0, 1]);
     let said = refusal(w.reserve("bob", "r", 2, Millis::ZERO, HOUR));
     assert!(
-        said.contains("GPUs at once in project default (the project has 2 at that time, and this would be 2 more): at most 3"),
+        said.contains("GPUs at once in project default (the project has 2 at that time, and this would be 2 more; fleet project show default): at most 3"),
         "{said}"
     );
     assert!(refusal(w.reserve("bob", "r", 4, Millis::days(1), HOUR)).contains("default allows: 3"));
@@ -386,7 +386,12 @@ fn a_longer_time_limit_does_not_lead_into_what_others_booked() {
     };
     w.give(person("ada"), longer(6)).unwrap();
     let said = w.give(person("ada"), longer(7)).unwrap_err().to_string();
-    assert!(said.contains("(the project has 3 at that time, and this would be 2 more)"), "{said}");
+    assert!(
+        said.contains(
+            "(the project has 3 at that time, and this would be 2 more; fleet project show default)"
+        ),
+        "{said}"
+    );
 }
 
 #[test]
