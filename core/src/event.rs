@@ -22,9 +22,10 @@ use crate::name::{GpuUuid, GroupName, NodeName, ProjectName, UserName};
 use crate::node::Liveness;
 use crate::preemption::PreemptionEvent;
 use crate::project::Project;
-use crate::reservation::Edit;
+use crate::reservation::{Edit, GpuRequest};
 use crate::stay::Stay;
 use crate::time::{Millis, Timestamp};
+use crate::waitlist::WaitOverWhy;
 use crate::window::{Enforcement, EnforcementSwitch, NodeGrant};
 
 mod objects;
@@ -164,6 +165,21 @@ pub enum Event {
         /// It takes over what runs on the GPUs without a lease.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         adopts: bool,
+    },
+    /// It is on the waiting list: no place begins by its latest start.
+    ReservationWaits {
+        reservation: ReservationId,
+        owner: UserName,
+        gpus: GpuRequest,
+        earliest_start: Timestamp,
+        latest_start: Timestamp,
+        /// Its place in the list, from 1.
+        place: u32,
+    },
+    /// It left the list without a place.
+    ReservationWaitOver {
+        reservation: ReservationId,
+        why: WaitOverWhy,
     },
     /// Its account was closed.
     ReservationUnshared {

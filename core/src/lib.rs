@@ -51,6 +51,7 @@ mod stored;
 pub mod time;
 pub mod usage;
 pub mod view;
+pub mod waitlist;
 pub mod window;
 pub mod word;
 

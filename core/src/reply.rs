@@ -28,6 +28,10 @@ pub enum Reply {
     ReservationCreated {
         id: ReservationId,
     },
+    /// It is on the waiting list and has no place yet.
+    ReservationWaits {
+        id: ReservationId,
+    },
     /// One answer for each line, in its order.
     ReservationsImported {
         lines: Vec<ImportedLine>,

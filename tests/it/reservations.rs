@@ -394,7 +394,20 @@ fn waiting(lab: &Lab) -> Result<()> {
     lab.run(&["reserve", "-G", "1", "-t", "1h", "--wait", "1s"])?.fails(7, &["without result"])?;
     let ran = lab.run(&["reserve", "-G", "1", "-t", "1h", "--wait", "30s"])?;
     let id = ran.ok()?.trim().to_owned();
-    lab.output(&["release", "--yes", &id, &all[1]])?;
+    // The list is the controllers': nobody watches this one.
+    let two = &["reserve", "-G", "2", "-t", "1h", "--wait", "30m", "--detach"];
+    let ran = lab.run(two)?;
+    let waits = ran.ok()?.trim().to_owned();
+    let shown = lab.output(&["reservation", "show", &waits])?;
+    ensure!(shown.contains("place 1 on the waiting list"), "{shown}");
+    lab.run(&["extend", &waits, "--until", "+2h"])?.fails(5, &["on the waiting list"])?;
+    lab.output(&["release", "--yes", &all[1]])?;
+    wait::eventually("the list gets what is released", SOON, || {
+        Ok(lab.output(&["reservation", "show", &waits])?.contains("active"))
+    })?;
+    let story = lab.output(&["why", &waits])?;
+    ensure!(story.contains("on the waiting list"), "{story}");
+    lab.output(&["release", "--yes", &id, &waits])?;
     lab.gpus_free(4, SOON)
 }
 

@@ -86,6 +86,8 @@ const HAPPENS: &[&str] = &[
     "ReservationEditDone",
     "ReservationEnded",
     "ReservationExtended",
+    "ReservationWaitOver",
+    "ReservationWaits",
     "Replaced",
     "Restored",
     "ResumedFromWhatWasFound",

@@ -15,6 +15,7 @@ use fleet_core::job::Job;
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
+use fleet_core::view::reservation::Listed;
 
 use crate::held;
 use crate::scene::{Scene, kind};
@@ -285,24 +286,35 @@ impl Oracle {
         for reservation in fsm.reservations().filter(|r| !r.note.is_empty()) {
             *names.entry(&reservation.note).or_default() += 1;
         }
+        for listed in Listed::all(fsm) {
+            *names.entry(&listed.waiter().wish.note).or_default() += 1;
+        }
         let twice = |(name, count): &(&&str, &usize)| **count > 1 && !self.lost.contains(**name);
         if let Some((name, count)) = names.iter().find(twice) {
             return Err(format!("request {name} was carried out {count} times"));
         }
         for (request, Acknowledged { done, .. }) in &self.done {
             let holds = match done {
-                Done::Reserved(id, with) => fsm
-                    .reservation(id)
-                    .is_some_and(|r| r.note == *request && with.iter().eq(&r.with)),
+                Done::Reserved(id, with) => {
+                    let listed = Listed::of(fsm, id).map(|listed| &listed.waiter().wish);
+                    let listed = listed.map(|wish| (&wish.note, &wish.with));
+                    let booked = fsm.reservation(id).map(|r| (&r.note, &r.with));
+                    booked
+                        .or(listed)
+                        .is_some_and(|(note, shared)| note == request && with.iter().eq(shared))
+                }
                 Done::Extended(id, ends_at) => {
                     fsm.reservation(id).is_some_and(|r| r.window.ends_at >= *ends_at)
                 }
                 Done::Edited(id, revision) => {
                     fsm.reservation(id).is_some_and(|r| r.revision >= *revision)
                 }
-                Done::Released(id) => fsm.reservation(id).is_some_and(|r| {
-                    !matches!(r.state, ReservationState::Scheduled | ReservationState::Active)
-                }),
+                Done::Released(id) => {
+                    let ended = fsm.reservation(id).is_some_and(|r| {
+                        !matches!(r.state, ReservationState::Scheduled | ReservationState::Active)
+                    });
+                    ended || fsm.waitlist().was_over(id).is_some()
+                }
                 Done::Removed(id) => fsm.roster().was_removed(*id),
                 Done::Submitted(id) => fsm.job(id).is_some_and(|job| job.spec.name == *request),
                 Done::Cancelled(id) => {

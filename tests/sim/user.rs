@@ -226,6 +226,7 @@ impl User {
             gpus: Some(v1::GpuWish { count: self.rng.between(1, 2) as u32, ..Default::default() }),
             starts_at_unix_ms: if *starts == 0 { 0 } else { now + starts },
             length_ms: self.rng.between(3_000, 14_000),
+            wait_ms: if self.rng.chance(30) { self.rng.between(500, 20_000) } else { 0 },
             note: request.clone(),
             with: with.iter().map(ToString::to_string).collect(),
             ..Default::default()

@@ -72,6 +72,7 @@ impl AtEnd {
     fleet reserve -G v100:2 -t 8h\n  \
     fleet reserve -G 1 --from \"tomorrow 09:00\" -t 4h --note \"for the paper\"\n  \
     fleet reserve --gpu titan01:3 --until 18:00\n  \
+    fleet reserve -G 2 -t 4h --wait 12h --detach\n  \
     fleet reserve --adopt all -t 2d\n  \
     fleet reserve -G 2 --from \"mon 10:00\" -t 2h --every weekly --times 12")]
 pub(crate) struct ReserveArgs {
@@ -94,9 +95,13 @@ pub(crate) struct ReserveArgs {
     pub(crate) from: Option<String>,
     #[command(flatten)]
     pub(crate) series: SeriesArgs,
-    /// If the GPUs are taken, keep trying this long
-    #[arg(long, value_name = "LENGTH")]
+    /// How much later it may start. If no GPUs are free in time, it goes on the waiting list, and stays there
+    /// when this command ends; `fleet release` takes it off
+    #[arg(long, value_name = "LENGTH", conflicts_with = "until")]
     pub(crate) wait: Option<String>,
+    /// With --wait: return at once
+    #[arg(short, long, requires = "wait")]
+    pub(crate) detach: bool,
     /// Only show which GPUs you would get, or when they become available
     #[arg(long, conflicts_with = "wait")]
     pub(crate) dry_run: bool,

@@ -291,6 +291,7 @@ fn request(line: &SheetLine, gpus: GpuWish) -> CreateReservationRequest {
         adopts: None,
         new_users: false,
         dry_run: false,
+        wait_ms: 0,
     }
 }
 

@@ -52,6 +52,7 @@ mod terminal;
 mod token;
 mod usage;
 mod user;
+mod waitlist;
 mod watch;
 mod web;
 mod why;

@@ -1,25 +1,22 @@
 //! `reserve`: GPUs for a window, or who holds them and when they become available.
 
-use std::time::{Duration, Instant};
-
 use fleet_core::Rejection;
 use fleet_core::rejection::Slot;
+use fleet_core::view::ReservationShown;
 use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1::{Adoption, CreateReservationRequest, GpuWish};
 
-use super::{Context, gpu, nodes_without_gpus};
+use super::{Context, gpu, nodes_without_gpus, waitlist};
 use crate::args::{Adopted, AtEnd, ReserveArgs, WishArgs};
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::reservation::window_shown;
 use crate::output::text::{print, say};
-use crate::times::{Clock, Edge, When, across_a_change, length, typed_length};
+use crate::times::{Clock, Edge, When, across_a_change, typed_length};
 
 /// How long a reservation is when nothing is said.
 pub(super) const LENGTH_DEFAULT_MS: u64 = 8 * 3_600_000;
-/// Between two tries of `--wait`.
-const WAIT_PERIOD: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, Failure> {
     if args.wish.gpus.is_none() && args.wish.gpu.is_empty() && args.adopt.is_empty() {
@@ -36,17 +33,15 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     }
     let adopts = adoption(args)?;
     let window = Window::read(context, args)?;
-    let wait = context.length_of("--wait", args.wait.as_ref())?.unwrap_or(0);
+    let wait_ms = context.length_of("--wait", args.wait.as_ref())?.unwrap_or(0);
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let gpus = match &adopts {
         None => Gpus::Wished(gpu::wish(&client, &args.wish).await?),
         Some(adoption) => Gpus::Used(adoption.clone()),
     };
-    let deadline = Instant::now() + Duration::from_millis(wait);
-    let mut told = false;
     let mut new_users = args.new_users.yes;
-    let reservation = loop {
-        match create(&client, args, gpus.clone(), &window, new_users).await {
+    let made = loop {
+        match create(&client, args, gpus.clone(), (&window, wait_ms), new_users).await {
             Ok(reservation) => break reservation,
             Err(failure) if failure.names_unknown_users() && !new_users => {
                 args.new_users.ask(failure)?;
@@ -56,24 +51,20 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
             Err(failure) if !may_pass(&failure) => {
                 return Err(nodes_without_gpus::beside(&client, gpus.wished(), failure).await);
             }
-            Err(failure) if wait == 0 => return Err(with_command(failure, args, &window, context)),
-            Err(failure) if Instant::now() >= deadline => {
-                let message =
-                    format!("waited {} without result: {}", length(wait), failure.message);
-                let waited = Failure { exit: Exit::Timeout, message, ..failure };
-                return Err(with_command(waited, args, &window, context));
-            }
-            Err(failure) => {
-                if !told {
-                    say(&format!("{}; waiting up to {}", failure.message, length(wait)));
-                    told = true;
-                }
-                let next = Instant::now() + WAIT_PERIOD;
-                tokio::time::sleep_until(next.min(deadline).into()).await;
-                client.ask_anew()?;
-            }
+            Err(failure) => return Err(with_command(failure, args, &window, context)),
         }
     };
+    let reservation = match wait_ms {
+        0 => made,
+        _ => {
+            let watched = (window.from.unix_ms(), args.detach);
+            waitlist::wait(context, &client, made, watched).await?
+        }
+    };
+    if reservation.state.is(ReservationShown::Waiting) {
+        print(&printer.changed(&[reservation], |r| &r.id)?)?;
+        return Ok(Exit::Done);
+    }
     let window = window_shown(&reservation, &context.clock);
     let gpus = reservation.gpus_shown();
     if args.dry_run {
@@ -189,7 +180,7 @@ async fn create(
     client: &Client,
     args: &ReserveArgs,
     gpus: Gpus,
-    window: &Window,
+    (window, wait_ms): (&Window, u64),
     new_users: bool,
 ) -> Result<Reservation, Failure> {
     let (gpus, adopts) = match gpus {
@@ -210,6 +201,7 @@ async fn create(
         with: args.with.clone(),
         new_users,
         dry_run: args.dry_run,
+        wait_ms,
     };
     let answer = client.call(request, async |api, r| api.create_reservation(r).await).await?;
     Ok(Reservation::from(answer))

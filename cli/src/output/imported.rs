@@ -33,7 +33,10 @@ impl Imported {
                 | ReservationShown::Ending
                 | ReservationShown::Cancelling,
             ) => true,
-            Some(ReservationShown::Scheduled | ReservationShown::Active) | None => false,
+            Some(
+                ReservationShown::Waiting | ReservationShown::Scheduled | ReservationShown::Active,
+            )
+            | None => false,
         };
         match self.reservation.as_ref().filter(over) {
             Some(reservation) => format!("{} ({})", self.outcome, reservation.state),

@@ -34,9 +34,26 @@ fn in_series(series: &str, reservation: &Reservation) -> String {
 }
 
 /// Why it is as it is; for one that moves, what it waits for.
-fn reason(reservation: &Reservation) -> String {
+fn reason(reservation: &Reservation, clock: &Clock) -> String {
     let waits = reservation.next.as_ref().and(reservation.unconfirmed.as_ref());
-    reservation.reason.as_ref().or(waits).cloned().unwrap_or_default()
+    let reason = reservation.reason.as_ref().or(waits).cloned();
+    let listed = || reservation.waiting_place.map(|_| waits_shown(reservation, clock));
+    reason.or_else(listed).unwrap_or_default()
+}
+
+/// `place 2 on the waiting list, starts by 18:00`; of one that has a place, how much earlier it may start.
+pub(crate) fn waits_shown(reservation: &Reservation, clock: &Clock) -> String {
+    let place = reservation.waiting_place.unwrap_or_default();
+    let at = |at: Option<Time>| or_dash(at.map(|at| clock.day_and_minute(at.0)));
+    match reservation.waits_for {
+        Some(_) => {
+            let latest = at(reservation.latest_start);
+            format!("place {place} on the waiting list, starts by {latest} or not at all")
+        }
+        None => {
+            format!("place {place} on the waiting list, starts earlier if it can")
+        }
+    }
 }
 
 impl Row for Reservation {
@@ -55,7 +72,7 @@ impl Row for Reservation {
             Column::new("WITH", |r: &Self, _| or_dash(shared(r))).wide(),
             Column::new("SERIES", |r: &Self, _| or_dash(r.series.clone())).wide(),
             Column::new("NOTE", |r: &Self, _| r.note.clone().unwrap_or_default()).clip().rank(3),
-            Column::new("REASON", |r: &Self, _| reason(r)).clip().rank(2),
+            Column::new("REASON", |r: &Self, clock| reason(r, clock)).clip().rank(2),
         ]
     }
 
@@ -75,6 +92,7 @@ impl Row for Reservation {
             ("At end", self.at_end.clone()),
             ("Note", self.note.clone()),
             ("Reason", self.reason.clone()),
+            ("Waiting", self.waiting_place.map(|_| waits_shown(self, clock))),
             ("Unconfirmed", self.unconfirmed.clone()),
             ("Moves to", self.next.as_ref().map(|next| place_shown(next, clock))),
             ("Made", self.created_at.map(|at| clock.second(at.0))),

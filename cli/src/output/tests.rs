@@ -202,7 +202,8 @@ fn each_process_has_a_line_and_those_without_a_lease_come_first() {
 
 #[test]
 fn reservations_are_printed_as_agreed() {
-    check("reservations", &[Reservation::from(samples::reservation())]);
+    let all = [samples::reservation(), samples::waiting_reservation()];
+    check("reservations", &all.map(Reservation::from));
 }
 
 #[test]

@@ -79,9 +79,10 @@ impl From<ReservationShown> for Tone {
         match state {
             ReservationShown::Active => Tone::Good,
             ReservationShown::Cancelling | ReservationShown::Ending => Tone::Passing,
-            ReservationShown::Scheduled | ReservationShown::Ended | ReservationShown::Cancelled => {
-                Tone::Plain
-            }
+            ReservationShown::Waiting
+            | ReservationShown::Scheduled
+            | ReservationShown::Ended
+            | ReservationShown::Cancelled => Tone::Plain,
         }
     }
 }

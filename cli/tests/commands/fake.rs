@@ -45,6 +45,8 @@ pub(crate) struct Script {
     pub(crate) reserve_fails: VecDeque<Status>,
     /// Why a reservation that was made cannot begin, if that is known at once.
     pub(crate) reserve_reason: String,
+    /// How a reservation on the waiting list stands: when it is made, and at each question.
+    pub(crate) waits: VecDeque<pb::Reservation>,
     pub(crate) exec: Vec<pb::ExecOutput>,
     /// By node; one that is not here is not connected.
     pub(crate) images: BTreeMap<String, Vec<pb::NodeImagesReply>>,
@@ -274,6 +276,9 @@ impl Fleet for Service {
         script.reserved.push(request.into_inner());
         match script.reserve_fails.pop_front() {
             Some(status) => Err(status),
+            None if !script.waits.is_empty() => {
+                Ok(Response::new(script.waits.pop_front().unwrap_or_default()))
+            }
             None => {
                 let reason = script.reserve_reason.clone();
                 let id = "res-a".to_owned();
@@ -317,7 +322,9 @@ impl Fleet for Service {
         &self,
         _request: Request<pb::ListReservationsRequest>,
     ) -> Result<Response<pb::ListReservationsResponse>, Status> {
-        let items = self.script().reservations.clone();
+        let mut script = self.script();
+        let waits = script.waits.pop_front().map(|one| vec![one]);
+        let items = waits.unwrap_or_else(|| script.reservations.clone());
         Ok(Response::new(pb::ListReservationsResponse { items }))
     }
 

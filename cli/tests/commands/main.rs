@@ -397,25 +397,61 @@ fn ssh_goes_to_the_node_of_the_reservation_with_its_gpus() {
     assert!(stderr(&later).contains("res-l is scheduled, not active"), "{}", stderr(&later));
 }
 
+/// A reservation that waits for 2 GPUs, as the controllers show it.
+fn on_the_list() -> pb::Reservation {
+    pb::Reservation {
+        id: "res-a".to_owned(),
+        state: "waiting".to_owned(),
+        waiting_place: 2,
+        earliest_start_unix_ms: 1_800_000_000_000,
+        latest_start_unix_ms: 1_800_003_600_000,
+        waits_for: "2 GPUs on one node for 8h".to_owned(),
+        ..Default::default()
+    }
+}
+
+/// The same with a place.
+fn with_a_place(waiting_place: u32) -> pb::Reservation {
+    pb::Reservation {
+        state: "scheduled".to_owned(),
+        starts_at_unix_ms: 1_800_003_000_000,
+        ends_at_unix_ms: 1_800_031_800_000,
+        waiting_place,
+        waits_for: String::new(),
+        ..on_the_list()
+    }
+}
+
 #[test]
-fn waiting_for_a_reservation_asks_anew_and_ends_in_time() {
-    let script = Script { reserve_fails: VecDeque::from([held()]), ..Script::default() };
-    let fake = Fake::start(script);
+fn a_reservation_on_the_waiting_list_is_watched_until_it_cannot_start_any_earlier() {
+    let begun = pb::Reservation { state: "active".to_owned(), ..with_a_place(0) };
+    let waits = VecDeque::from([on_the_list(), with_a_place(1), with_a_place(0), begun]);
+    let fake = Fake::start(Script { waits, ..Script::default() });
     let output = fake.run(&["reserve", "-G", "2", "--wait", "1m"]);
     assert_eq!((code(&output), stdout(&output).as_str()), (0, "res-a\n"), "{}", stderr(&output));
-    let ids: Vec<String> = fake.asked(|script| {
-        script.reserved.iter().map(|request| request.meta.clone().unwrap().request_id).collect()
-    });
-    // Each try is a request of its own: the first one was answered.
-    assert_eq!(ids.len(), 2);
-    assert_ne!(ids[0], ids[1]);
+    let said = stderr(&output);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].contains("res-a waits for 2 GPUs on one node for 8h: place 2"), "{said}");
+    assert!(lines[1].contains("`fleet release res-a` gives it up"), "{said}");
+    assert!(lines[2].contains("it starts earlier if GPUs become available"), "{said}");
+    assert!(lines[3].contains("res-a has"), "{said}");
+    assert!(lines.last().unwrap().contains("reserved"), "{said}");
+    let asked = fake.asked(|script| script.reserved.iter().map(|r| r.wait_ms).collect::<Vec<_>>());
+    assert_eq!(asked, [60_000], "it asks for a place once");
 
-    // It is tried once more when the time is over: less than a pause is waited for too.
-    let script = Script { reserve_fails: VecDeque::from([held(), held()]), ..Script::default() };
-    let began = std::time::Instant::now();
-    let output = Fake::start(script).run(&["reserve", "-G", "2", "--wait", "1s"]);
+    let waits = VecDeque::from([on_the_list()]);
+    let fake = Fake::start(Script { waits, ..Script::default() });
+    let output = fake.run(&["reserve", "-G", "2", "--wait", "1m", "--detach"]);
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, "res-a\n"), "{}", stderr(&output));
+
+    let reason = "no place was free by its latest start".to_owned();
+    let state = "ended".to_owned();
+    let over = pb::Reservation { state, reason, waiting_place: 0, ..on_the_list() };
+    let waits = VecDeque::from([on_the_list(), over]);
+    let fake = Fake::start(Script { waits, ..Script::default() });
+    let output = fake.run(&["reserve", "-G", "2", "--wait", "1m"]);
     assert_eq!(code(&output), 7, "{}", stderr(&output));
-    assert!(began.elapsed().as_millis() >= 1_000, "it gave up early");
+    assert!(stderr(&output).contains("without result: no place was free"), "{}", stderr(&output));
 }
 
 #[test]

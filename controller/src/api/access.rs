@@ -154,5 +154,6 @@ fn known_users(fsm: &Fsm) -> std::collections::BTreeSet<UserName> {
     let accounts = fsm.access().accounts.keys();
     let jobs = fsm.jobs().values().filter(|j| !j.state.is_final()).map(|j| &j.owner);
     let reservations = fsm.open_reservations().map(|r| &r.owner);
-    accounts.chain(jobs).chain(reservations).cloned().collect()
+    let waiting = fsm.waitlist().without_place().map(|waiter| &waiter.wish.owner);
+    accounts.chain(jobs).chain(reservations).chain(waiting).cloned().collect()
 }

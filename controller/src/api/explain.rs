@@ -10,6 +10,7 @@ use fleet_core::name::{GpuUuid, NodeName};
 use fleet_core::reason::Wait;
 use fleet_core::scheduler;
 use fleet_core::time::{Millis, Timestamp};
+use fleet_core::view::reservation::Listed;
 use fleet_core::view::{Names, NamesAt, share, text};
 use fleet_core::{Event, Fsm};
 use fleet_proto::convert::rejection::to_status;
@@ -81,7 +82,11 @@ impl Context {
     fn pruned_of(&self, id: &str, since: Option<Timestamp>) -> Option<Timestamp> {
         let began = self.raft.read(|fsm| {
             let job = JobId::parse(id).ok().and_then(|id| Some(fsm.job(&id)?.submitted_at));
-            let reservation = || Some(fsm.reservation(&ReservationId::parse(id).ok()?)?.created_at);
+            let reservation = || {
+                let id = ReservationId::parse(id).ok()?;
+                let listed = || Listed::of(fsm, &id).map(|listed| listed.waiter().since);
+                fsm.reservation(&id).map(|r| r.created_at).or_else(listed)
+            };
             job.or_else(reservation)
         });
         self.pruned_since(began.max(since).unwrap_or_default())
@@ -245,14 +250,15 @@ impl Context {
 
     fn reservation_standing(&self, id: &ReservationId) -> Option<v1::Explanation> {
         self.raft.read(|fsm| {
-            let r = views::reservation(fsm, &self.sessions, fsm.reservation(id)?);
+            let r = views::reservation_of(fsm, &self.sessions, id)?;
             let gpus: Vec<String> =
                 r.gpus.iter().map(|g| format!("{}:{}", g.node, g.index)).collect();
+            let gpus = if gpus.is_empty() { r.waits_for } else { gpus.join(", ") };
             let why = if r.reason.is_empty() { String::new() } else { format!(": {}", r.reason) };
             Some(v1::Explanation {
                 id: id.to_string(),
                 kind: "reservation".to_owned(),
-                summary: format!("{} for {}, {}{why}", gpus.join(", "), r.owner, r.state),
+                summary: format!("{gpus} for {}, {}{why}", r.owner, r.state),
                 ..v1::Explanation::default()
             })
         })

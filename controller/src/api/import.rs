@@ -139,6 +139,9 @@ impl Context {
                 id = self.new_reservation_id()?;
             }
             let read = match &request.adopts {
+                None if request.wait_ms != 0 => {
+                    Err(Rejection::field("wait_ms", "not in an import"))
+                }
                 None => self.reservation_wish(request, id, &caller.name),
                 Some(_) => Err(Rejection::field("adopts", "not in an import")),
             };

@@ -1,5 +1,6 @@
 //! Lists: the reservations and jobs that a request means, as they are shown.
 
+use fleet_core::view::reservation::Listed;
 use fleet_proto::v1;
 
 use super::fleet::among;
@@ -7,22 +8,35 @@ use super::{Context, views};
 use crate::callers::Caller;
 
 impl Context {
-    /// By their start.
+    /// By their start; those on the waiting list last.
     pub(super) fn reservations_of(
         &self,
         filter: &v1::ListReservationsRequest,
     ) -> Vec<v1::Reservation> {
         let mut items: Vec<v1::Reservation> = self.raft.read(|fsm| {
-            fsm.reservations()
+            let booked = fsm
+                .reservations()
                 .filter(|r| among(&filter.ids, r.id.as_str()))
                 .filter(|r| filter.all || !filter.ids.is_empty() || r.is_open())
                 .filter(|r| {
                     filter.owner.is_empty() || r.users().any(|user| user.as_str() == filter.owner)
                 })
-                .map(|r| views::reservation(fsm, &self.sessions, r))
-                .collect()
+                .map(|r| views::reservation(fsm, &self.sessions, r));
+            let listed = Listed::all(fsm)
+                .filter(|listed| among(&filter.ids, listed.waiter().wish.id.as_str()))
+                .filter(|listed| filter.all || !filter.ids.is_empty() || !listed.shown().is_over())
+                .filter(|listed| {
+                    let mut users = listed.waiter().wish.users();
+                    filter.owner.is_empty() || users.any(|user| user.as_str() == filter.owner)
+                })
+                .map(|listed| views::without_place(fsm, listed));
+            booked.chain(listed).collect()
         });
-        items.sort_by_key(|r| r.starts_at_unix_ms);
+        // Stable: those that wait are last, in the order of their list.
+        items.sort_by_key(|r| match r.starts_at_unix_ms {
+            0 => u64::MAX,
+            starts_at => starts_at,
+        });
         items
     }
 

@@ -83,11 +83,12 @@ fn knows(fsm: &Fsm, name: &UserName) -> bool {
     fsm.access().accounts.contains_key(name) || people(fsm).any(|known| known == name)
 }
 
-/// Everybody with an account, a job or a reservation, their own or one that is shared with them; some more than once.
+/// Everybody with an account, a job or a reservation, also one that waits, their own or one that is shared with them; some more than once.
 fn people(fsm: &Fsm) -> impl Iterator<Item = &UserName> {
     let accounts = fsm.access().accounts.keys();
     let jobs = fsm.jobs().values().map(|job| &job.owner);
-    accounts.chain(jobs).chain(fsm.reservations().flat_map(Reservation::users))
+    let waiting = fsm.waitlist().without_place().flat_map(|waiter| waiter.wish.users());
+    accounts.chain(jobs).chain(fsm.reservations().flat_map(Reservation::users)).chain(waiting)
 }
 
 /// The name that was meant, perhaps.

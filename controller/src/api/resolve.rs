@@ -6,6 +6,7 @@ use fleet_core::Fsm;
 use fleet_core::id::{JobId, ReservationId, SeriesId};
 use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_core::reservation::{Reservation, ReservationState};
+use fleet_core::view::reservation::Listed;
 use fleet_proto::v1::Resolved;
 
 use crate::callers::Caller;
@@ -32,7 +33,7 @@ pub(super) fn resolve(fsm: &Fsm, caller: &Caller, text: &str, kind: &str) -> Vec
 fn owner<'f>(fsm: &'f Fsm, found: &Resolved) -> Option<&'f UserName> {
     match found.kind.as_str() {
         "job" => fsm.job(&JobId::parse(&found.id).ok()?).map(|job| &job.owner),
-        "reservation" => fsm.reservation(&ReservationId::parse(&found.id).ok()?).map(|r| &r.owner),
+        "reservation" => fsm.owner_of_reservation(&ReservationId::parse(&found.id).ok()?),
         "series" => {
             let id = SeriesId::parse(&found.id).ok()?;
             let of_it = |r: &&Reservation| r.series.as_ref().is_some_and(|s| s.id == id);
@@ -56,6 +57,8 @@ fn meant(fsm: &Fsm, caller: &UserName, text: &str, kind: &str) -> Vec<Resolved> 
     }
     if wants("reservation") {
         candidates.extend(fsm.reservations().map(|r| found("reservation", &r.id)));
+        let listed = Listed::all(fsm).map(|listed| &listed.waiter().wish.id);
+        candidates.extend(listed.map(|id| found("reservation", id)));
     }
     // Only where a series is asked for: it has no story of its own.
     if kind == "series" {
@@ -113,11 +116,14 @@ fn last(fsm: &Fsm, caller: &UserName, kind: &str) -> Vec<Resolved> {
         .filter(|j| j.owner == *caller)
         .max_by_key(|j| j.queue.submitted)
         .map(|j| (j.submitted_at, found("job", &j.id)));
-    let reservation = fsm
-        .reservations()
-        .filter(|r| r.owner == *caller)
-        .max_by_key(|r| (r.created_at, r.id.clone()))
-        .map(|r| (r.created_at, found("reservation", &r.id)));
+    let booked = fsm.reservations().map(|r| (&r.owner, r.created_at, &r.id));
+    let listed = Listed::all(fsm).map(Listed::waiter);
+    let listed = listed.map(|waiter| (&waiter.wish.owner, waiter.since, &waiter.wish.id));
+    let reservation = booked
+        .chain(listed)
+        .filter(|(owner, ..)| *owner == caller)
+        .max_by_key(|(_, made_at, id)| (*made_at, *id))
+        .map(|(_, made_at, id)| (made_at, found("reservation", id)));
     let newest = match kind {
         "job" => job,
         "reservation" => reservation,

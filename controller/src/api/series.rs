@@ -11,7 +11,7 @@ use fleet_proto::v1;
 use tonic::{Request, Status};
 
 use super::propose::request_key;
-use super::writes::{reservation_id, unexpected};
+use super::writes::{refuse_wait, reservation_id, unexpected};
 use super::{Context, views};
 use crate::callers::Caller;
 use crate::random;
@@ -100,6 +100,7 @@ impl Context {
             new_users: request.new_users,
             ..request.each.clone().unwrap_or_default()
         };
+        refuse_wait(&each, "not in a series")?;
         if each.adopts.is_some() {
             return Err(to_status(&Rejection::field("adopts", "not in a series")));
         }

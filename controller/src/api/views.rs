@@ -10,6 +10,7 @@ use fleet_core::checkpoint::{Checkpoint, Content, Facts};
 use fleet_core::ending::ReservationRules;
 use fleet_core::gpu::Gpu;
 use fleet_core::health::{Condition, ConditionStatus, Health, NOT_ANSWERING, Subject};
+use fleet_core::id::ReservationId;
 use fleet_core::job::{Job, JobDefaults, JobState};
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::{GpuUuid, UserName};
@@ -17,6 +18,7 @@ use fleet_core::node::{Liveness, Node};
 use fleet_core::reboot::RebootAnswer;
 use fleet_core::reservation::{Reservation, ReservationState};
 use fleet_core::scheduler::Plan;
+use fleet_core::view::reservation::Listed;
 use fleet_core::view::{self, GpuReason, GpuState, JobReason, NamesAt};
 use fleet_core::{Fsm, Timestamp};
 use fleet_proto::convert::wish::job_spec_to_wire;
@@ -280,6 +282,7 @@ pub(super) fn gpu_refs(fsm: &Fsm, uuids: &[GpuUuid], then: Timestamp) -> Vec<v1:
 }
 
 pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1::Reservation {
+    let waits = fsm.waitlist().get(&r.id).filter(|_| r.is_open());
     v1::Reservation {
         id: r.id.to_string(),
         owner: r.owner.to_string(),
@@ -310,6 +313,47 @@ pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1
         series: r.series.as_ref().map(|series| series.id.to_string()).unwrap_or_default(),
         series_rule: r.series.as_ref().map(|series| series.rule.clone()).unwrap_or_default(),
         leaves_first: leaves_first(fsm, r),
+        waiting_place: fsm.waitlist().place(&r.id).map_or(0, count),
+        earliest_start_unix_ms: waits.map_or(0, |waiter| waiter.earliest_start().0),
+        latest_start_unix_ms: waits.map_or(0, |waiter| waiter.latest_start.0),
+        waits_for: String::new(),
+    }
+}
+
+/// One of that id, also where it is on the waiting list and has no GPUs.
+pub(super) fn reservation_of(
+    fsm: &Fsm,
+    sessions: &Sessions,
+    id: &ReservationId,
+) -> Option<v1::Reservation> {
+    let listed = || {
+        let listed = Listed::of(fsm, id)?;
+        Some(v1::Reservation { reason: listed.why(fsm), ..without_place(fsm, listed) })
+    };
+    fsm.reservation(id).map(|r| reservation(fsm, sessions, r)).or_else(listed)
+}
+
+/// One that waits for its place, or that got none; without the reason, which takes a search of the whole fleet.
+pub(super) fn without_place(fsm: &Fsm, listed: Listed<'_>) -> v1::Reservation {
+    let waiter = listed.waiter();
+    let wish = &waiter.wish;
+    let waits = matches!(listed, Listed::Waits(_));
+    let place = fsm.waitlist().place(&wish.id).filter(|_| waits);
+    v1::Reservation {
+        id: wish.id.to_string(),
+        owner: wish.owner.to_string(),
+        project: wish.project.to_string(),
+        node: text(wish.gpus.node.as_ref()),
+        state: listed.shown().word().to_owned(),
+        note: wish.note.clone(),
+        created_at_unix_ms: waiter.since.0,
+        at_end: wish.at_end.unwrap_or(fsm.reservation_rules().at_end).word().to_owned(),
+        with: wish.with.iter().map(ToString::to_string).collect(),
+        waiting_place: place.map_or(0, count),
+        earliest_start_unix_ms: waiter.earliest_start().0,
+        latest_start_unix_ms: waiter.latest_start.0,
+        waits_for: listed.wanted(),
+        ..v1::Reservation::default()
     }
 }
 

@@ -145,22 +145,30 @@ impl Context {
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = self.new_reservation_id()?;
         if request.dry_run {
+            refuse_wait(
+                &request,
+                "it cannot be tried: without it the answer says when GPUs are free",
+            )?;
             return self.try_reservation(&request, id, &caller, &key).await;
         }
         let reply = match self.adopted_before(&caller.actor, &key, &request).await? {
             Some(reply) => reply,
             None => {
                 let wish = self.checked_wish(&request, id, &caller, &key).await?;
-                self.change(
-                    &caller.actor,
-                    Some(key),
-                    Command::Reservation(ReservationCommand::Create(wish)),
-                )
-                .await?
+                let command = match request.wait_ms {
+                    0 => ReservationCommand::Create(wish),
+                    wait => ReservationCommand::Wait {
+                        latest_start: wish.window.starts_at + Millis(wait),
+                        wish: Box::new(wish),
+                    },
+                };
+                self.change(&caller.actor, Some(key), Command::Reservation(command)).await?
             }
         };
         match reply {
-            Reply::ReservationCreated { id } => self.reservation_view(&id),
+            Reply::ReservationCreated { id } | Reply::ReservationWaits { id } => {
+                self.reservation_view(&id)
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -212,7 +220,7 @@ impl Context {
     pub(super) fn new_reservation_id(&self) -> Result<ReservationId, Status> {
         for _ in 0..ID_DRAWS_MAX {
             let id = random::reservation_id().map_err(|e| Status::internal(e.to_string()))?;
-            if self.raft.read(|fsm| fsm.reservation(&id).is_none()) {
+            if self.raft.read(|fsm| fsm.owner_of_reservation(&id).is_none()) {
                 return Ok(id);
             }
         }
@@ -321,7 +329,7 @@ impl Context {
 
     pub(super) fn reservation_view(&self, id: &ReservationId) -> Result<v1::Reservation, Status> {
         self.raft
-            .read(|fsm| fsm.reservation(id).map(|r| views::reservation(fsm, &self.sessions, r)))
+            .read(|fsm| views::reservation_of(fsm, &self.sessions, id))
             .ok_or_else(|| to_status(&Rejection::not_found("reservation", id)))
     }
 
@@ -662,5 +670,16 @@ impl Context {
             .await?;
         self.clock.set(to);
         Ok(())
+    }
+}
+
+/// Refuses a wait where nothing is booked, or not for one reservation.
+pub(super) fn refuse_wait(
+    request: &v1::CreateReservationRequest,
+    problem: &str,
+) -> Result<(), Status> {
+    match request.wait_ms {
+        0 => Ok(()),
+        _ => Err(invalid("wait_ms", problem)),
     }
 }

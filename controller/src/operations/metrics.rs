@@ -272,6 +272,7 @@ fn census(fsm: &Fsm, now: fleet_core::Timestamp) -> Census {
             fsm.open_reservations()
                 .map(view::reservation::reservation)
                 .filter(|state| !state.is_over())
+                .chain(fsm.waitlist().without_place().map(|_| ReservationShown::Waiting))
                 .map(ReservationShown::word),
         ),
         jobs: Tally::of(

@@ -52,7 +52,9 @@ impl Reservation {
     fn of(reservation: ReservationJson, user: &str) -> Self {
         let mine = reservation.owner == user;
         let open = reservation.state.known().is_some_and(|state| match state {
-            ReservationShown::Scheduled | ReservationShown::Active => true,
+            ReservationShown::Waiting | ReservationShown::Scheduled | ReservationShown::Active => {
+                true
+            }
             ReservationShown::Ending
             | ReservationShown::Ended
             | ReservationShown::Cancelling

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use crate::gpu::Gpu;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{Liveness, Node};
-use crate::rejection::{Holding, Rejection};
-use crate::reservation::{GpuRequest, Reservation};
+use crate::rejection::{Holding, Rejection, Slot};
+use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX, Reservation};
 use crate::state::Fsm;
 use crate::time::{Millis, Timestamp, Window};
 
@@ -94,13 +94,59 @@ pub fn choose(
     }
     let nodes = places.obstructed().filter_map(|name| fsm.node(name));
     let wanted = with_obstacles(&wish, obstacles(fsm, &wish, window, unleased, nodes));
-    let left = preempting.and_then(|preempting| preempting.next_slot());
-    // Of equals the one for which nobody has to leave.
-    let next = places.next_slot().into_iter().chain(left).min_by_key(|slot| slot.starts_at);
+    let next = next_slot(&places, preempting.as_ref(), fsm.now() + RESERVATION_AHEAD_MAX);
     Err(Rejection::GpusHeld { wanted, holdings: places.holdings(), next })
 }
 
-/// The same, as long as nobody has to leave.
+fn next_slot(
+    places: &Places<'_, '_>,
+    preempting: Option<&Preempting<'_, '_>>,
+    last: Timestamp,
+) -> Option<Slot> {
+    let left = preempting.and_then(|preempting| preempting.next_slot(last));
+    // Of equals the one for which nobody has to leave.
+    places.next_slot(last).into_iter().chain(left).min_by_key(|slot| slot.starts_at)
+}
+
+/// Whether jobs of lower classes may have to leave for a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    Jobs,
+    Nobody,
+}
+
+/// The earliest place for a window of this length that begins no earlier than it does and no later than `last`; found as
+/// [`choose`] finds it, without the words for a refusal.
+pub(crate) fn earliest(
+    fsm: &Fsm,
+    request: &GpuRequest,
+    (window, last): (Window, Timestamp),
+    leaving: Leaving,
+    held: &[HeldPlace],
+) -> Option<Slot> {
+    let wish = Wish::new(request);
+    if request.count == 0 || last < window.starts_at || wish.is_built(fsm).is_err() {
+        return None;
+    }
+    let slot = |(node, gpus)| Slot { starts_at: window.starts_at, node, gpus };
+    let places = Places::new(fsm, &wish, window, Unleased::Blocks, held);
+    if let Some(best) = first_of(&places) {
+        return Some(slot(best));
+    }
+    let preempting = (leaving == Leaving::Jobs).then(|| Preempting::new(fsm, &wish, window, held));
+    let now = preempting.as_ref().and_then(Preempting::best).map(slot);
+    now.or_else(|| next_slot(&places, preempting.as_ref(), last)).filter(|s| s.starts_at <= last)
+}
+
+/// Whether the fleet as it is built could ever meet the wish.
+///
+/// # Errors
+/// `NeverFits` or `NotFound`, with what is missing.
+pub(crate) fn is_built(fsm: &Fsm, request: &GpuRequest) -> Result<(), Rejection> {
+    Wish::new(request).is_built(fsm)
+}
+
+/// What [`choose`] picks where nobody has to leave for it.
 pub(crate) fn choose_free(
     fsm: &Fsm,
     request: &GpuRequest,

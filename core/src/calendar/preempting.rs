@@ -18,7 +18,6 @@ use crate::name::{ClassName, GpuUuid, NodeName};
 use crate::node::Liveness;
 use crate::preemption::{guaranteed_until, has_a_way, is_open, was_preempted_enough};
 use crate::rejection::Slot;
-use crate::reservation::RESERVATION_AHEAD_MAX;
 use crate::state::Fsm;
 use crate::state::wish::{GpuSet, Wish, place_of, uuids_of};
 use crate::time::{Millis, Timestamp, Window};
@@ -158,10 +157,9 @@ impl<'a, 'w> Preempting<'a, 'w> {
         Some((lost, freed, gpus))
     }
 
-    /// The earliest window of the same length that it could get, where it gets none now.
-    pub(super) fn next_slot(&self) -> Option<Slot> {
+    /// The earliest window of the same length that it could get and that begins by `last`, where it gets none now.
+    pub(super) fn next_slot(&self, last: Timestamp) -> Option<Slot> {
         let length = self.window.ends_at.since(self.window.starts_at);
-        let last = self.fsm.now() + RESERVATION_AHEAD_MAX;
         let mut best: Option<Slot> = None;
         for (name, leavers) in &self.nodes {
             let calendar = Calendar::of_nodes(self.fsm, [*name]);

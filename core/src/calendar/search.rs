@@ -10,7 +10,6 @@ use super::HeldPlace;
 use super::{Calendar, Candidate, HOLDINGS_MAX, Releasing, Unleased, sorted};
 use crate::name::{GpuUuid, NodeName};
 use crate::rejection::{Holding, Slot};
-use crate::reservation::RESERVATION_AHEAD_MAX;
 use crate::state::Fsm;
 use crate::state::bits::{Bits, Block};
 use crate::state::built::Built;
@@ -253,12 +252,11 @@ impl<'a, 'w> Places<'a, 'w> {
         Box::new(index.ends_after(from).filter(move |(_, slot)| possible(slot) && counts(slot)))
     }
 
-    /// The earliest window of the same length, where none of the nodes fits now.
-    pub(super) fn next_slot(&self) -> Option<Slot> {
+    /// The earliest window of the same length that begins by `last`, where none of the nodes fits now.
+    pub(super) fn next_slot(&self, last: Timestamp) -> Option<Slot> {
         let length = self.window.ends_at.since(self.window.starts_at);
         let index = self.fsm.index();
         let at = |starts_at: Timestamp| Window { starts_at, ends_at: starts_at + length };
-        let last = self.fsm.now() + RESERVATION_AHEAD_MAX;
         let slot_of = |starts_at, name: &NodeName, gpus| {
             let gpus = self.fsm.node(name).map(|node| uuids_of(node, gpus)).unwrap_or_default();
             Slot { starts_at, node: name.clone(), gpus }

@@ -77,6 +77,12 @@ pub struct ReservationChange {
 #[serde(rename_all = "snake_case")]
 pub enum ReservationCommand {
     Create(CreateReservation),
+    /// The same with the earliest place that begins by `latest_start`; on the waiting list where there is none.
+    Wait {
+        /// Its window begins at the earliest start.
+        wish: Box<CreateReservation>,
+        latest_start: Timestamp,
+    },
     /// A spreadsheet's lines: all of them, or none.
     Import {
         reservations: Vec<CreateReservation>,
@@ -124,6 +130,7 @@ impl ReservationCommand {
     pub fn name(&self) -> &'static str {
         match self {
             ReservationCommand::Create(_) => "create_reservation",
+            ReservationCommand::Wait { .. } => "wait_for_reservation",
             ReservationCommand::Import { .. } => "import_reservations",
             ReservationCommand::UndoImport { .. } => "undo_import",
             ReservationCommand::Extend { .. } => "extend_reservation",

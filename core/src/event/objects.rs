@@ -88,6 +88,8 @@ impl Event {
             | E::ReservationWentOn { reservation, .. }
             | E::ReservationAtEndSet { reservation, .. }
             | E::ReservationUnshared { reservation, .. }
+            | E::ReservationWaits { reservation, .. }
+            | E::ReservationWaitOver { reservation, .. }
             | E::ReservationDelayed { reservation, .. }
             | E::ReservationEnding { reservation, .. }
             | E::ReservationEnded { reservation }

@@ -391,6 +391,7 @@ impl Fsm {
             turn.say(Event::Access(AccessEvent::UserDisabled { user, by, reason }));
         }
         self.revoke(turn, &CertificateHolder::User { name: user.clone() }, reason);
+        self.clear_waitlist_of(turn, user, transfer_to);
         self.clear_reservations_of(turn, user, transfer_to);
         self.unshare(turn, user);
         self.clear_jobs_of(turn, user);

@@ -16,8 +16,8 @@ use crate::time::{Millis, Timestamp};
 /// one percent, and messages take time.
 pub(crate) const LOST_MARGIN: Millis = Millis::secs(5);
 
-/// While a place is kept, the queue is looked through again this often, in whole steps of the fleet's time.
-const LOOK_AGAIN: Millis = Millis::minutes(1);
+/// While a place is kept or somebody is on the waiting list, both are looked through again this often, in whole steps of the fleet's time.
+pub(super) const LOOK_AGAIN: Millis = Millis::minutes(1);
 
 const SILENT_FOR_LONGER: &str = "its node was silent for longer than the job allows";
 
@@ -48,10 +48,12 @@ impl Fsm {
     }
 
     /// Time alone changes who comes first: use fades, waits get long. But nothing starts by that: only a place that is kept
-    /// may slip, or be kept for somebody else.
+    /// may slip, or be kept for somebody else. The waiting list is tried on all nodes then, and
+    /// a wait may be over.
     fn next_look(&self) -> Option<Timestamp> {
         let next = Timestamp((self.now.0 / LOOK_AGAIN.0 + 1) * LOOK_AGAIN.0);
-        self.kept_places().next().map(|_| next)
+        let looks = self.kept_places().next().is_some() || !self.waitlist.is_empty();
+        looks.then_some(next).into_iter().chain(self.waitlist.first_over()).min()
     }
 
     /// The next instant at which time alone changes something on the node.

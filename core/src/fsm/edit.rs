@@ -47,9 +47,9 @@ impl Fsm {
         let wanted = self.check_edit(turn.actor, id, change, seen)?;
         let place = self.place_for(id, &wanted)?;
         let edit = self.note_edit(turn, id, change, &wanted.before, &place);
-        let waits_for = self.move_to(turn, id, place);
+        let by = turn.actor.display_name();
+        let waits_for = self.move_to(turn, id, place, by.clone());
         if !edit.is_empty() {
-            let by = turn.actor.display_name();
             turn.say(Event::ReservationEdited {
                 reservation: id.clone(),
                 by,
@@ -273,14 +273,14 @@ impl Fsm {
     }
 
     /// Gives it the place, at once or when its node has released the one it has. Says which node it waits for.
-    fn move_to(
+    pub(super) fn move_to(
         &mut self,
         turn: &mut Turn<'_>,
         id: &ReservationId,
         place: Place,
+        by: String,
     ) -> Option<NodeName> {
         let in_hands = self.is_in_hands(id);
-        let by = turn.actor.display_name();
         let mut r = self.reservations.get_mut(id)?;
         let waited = r.next.take().is_some();
         let stays = r.node == place.node
@@ -335,7 +335,7 @@ impl Fsm {
     }
 
     /// One whose time has come begins at once, where it has not begun.
-    fn start_if_begun_and_waiting(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+    pub(super) fn start_if_begun_and_waiting(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
         if self.reservations.get(id).is_some_and(|r| r.state == ReservationState::Scheduled) {
             self.start_if_begun(turn, id);
         }

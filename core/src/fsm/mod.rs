@@ -62,6 +62,7 @@ mod time_limit;
 mod tokens;
 mod trial;
 pub mod validate;
+mod waitlist;
 mod windows;
 
 use commands::authorize;
@@ -132,6 +133,9 @@ impl Fsm {
         let allowed = authorize(self, &envelope.actor, &envelope.command);
         let reply =
             allowed.clone().and_then(|_| commands::of(&envelope.command).act(self, &mut turn));
+        if reply.is_ok() && self.serve_waitlist(&mut turn) {
+            self.plan_inputs = log_index;
+        }
         if reply.is_ok() {
             self.settle_cuts(&mut turn);
         }

@@ -96,13 +96,7 @@ impl Fsm {
         actor: &Actor,
         wish: &CreateReservation,
     ) -> Result<Granted, Rejection> {
-        check_owner(actor, &wish.owner)?;
-        self.check_enabled(&wish.owner)?;
-        self.check_project(actor, &wish.owner, &wish.project)?;
-        self.check_shared(actor, &wish.owner, &wish.with)?;
-        self.check_note(&wish.note)?;
-        check_gpu_request(&wish.gpus)?;
-        let window = self.check_window(wish.window)?;
+        let window = self.check_wish(actor, wish)?;
         let gpus = wish.gpus.count as usize;
         let (project, owner) = (&wish.project, &wish.owner);
         let asked = Booking { project, owner, window, added: window, gpus, of: None };
@@ -111,9 +105,6 @@ impl Fsm {
         if wish.adopts && (wish.gpus.uuids.is_empty() || later) {
             let problem = "it is for GPUs that are named, and from now on";
             return Err(Rejection::field("adopts", problem));
-        }
-        if self.reservations.contains_key(&wish.id) {
-            return Err(Rejection::IdTaken { id: wish.id.to_string() });
         }
         if let Some(most) = self.has_all_reservations() {
             let what = "open reservations".to_owned();
@@ -126,6 +117,24 @@ impl Fsm {
         let held = claims::held_within(self, &window);
         let (node, gpus) = calendar::choose(self, &wish.gpus, window, unleased, &held)?;
         Ok((window, node, gpus))
+    }
+
+    /// What is wrong with the wish itself, whoever holds what; its window from now on otherwise.
+    pub(super) fn check_wish(
+        &self,
+        actor: &Actor,
+        wish: &CreateReservation,
+    ) -> Result<Window, Rejection> {
+        check_owner(actor, &wish.owner)?;
+        self.check_enabled(&wish.owner)?;
+        self.check_project(actor, &wish.owner, &wish.project)?;
+        self.check_shared(actor, &wish.owner, &wish.with)?;
+        self.check_note(&wish.note)?;
+        check_gpu_request(&wish.gpus)?;
+        if self.owner_of_reservation(&wish.id).is_some() {
+            return Err(Rejection::IdTaken { id: wish.id.to_string() });
+        }
+        self.check_window(wish.window)
     }
 
     /// The most open reservations that there may be, where there are as many.
@@ -300,8 +309,9 @@ impl Fsm {
     }
 
     pub(super) fn open_reservation(&self, id: &ReservationId) -> Result<&Reservation, Rejection> {
-        let reservation =
-            self.reservations.get(id).ok_or_else(|| Rejection::not_found("reservation", id))?;
+        let Some(reservation) = self.reservations.get(id) else {
+            return Err(self.has_no_place(id));
+        };
         if reservation.is_open() {
             return Ok(reservation);
         }
@@ -314,6 +324,9 @@ impl Fsm {
         turn: &mut Turn<'_>,
         id: &ReservationId,
     ) -> Result<Reply, Rejection> {
+        if self.leave_waitlist(turn, id) {
+            return Ok(Reply::Done);
+        }
         match self.open_reservation(id)?.state {
             ReservationState::Scheduled if self.is_in_hands(id) => self.withdraw(turn, id),
             ReservationState::Scheduled => {

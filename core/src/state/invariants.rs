@@ -8,6 +8,7 @@ use crate::lease::LeaseHolder;
 use crate::name::GpuUuid;
 use crate::reservation::ReservationState;
 use crate::time::Window;
+use crate::waitlist::WAITLIST_MAX;
 
 /// A broken invariant, in words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,12 +28,28 @@ impl Fsm {
     pub fn check_invariants(&self) -> Result<(), Violation> {
         self.leases_and_holds_agree()?;
         self.reservations_do_not_overlap()?;
+        self.the_waitlist_is_apart_from_the_book()?;
         self.jobs_and_allocations_agree()?;
         self.removals_are_of_ended_jobs()?;
         self.nodes_list_their_own_gpus()?;
         self.nodes_to_reboot_are_drained()?;
         self.the_audit_log_holds_its_anchor()?;
         self.controller_ids_were_given()
+    }
+
+    /// Who waits without a place has no reservation, and nobody waits for longer than was said.
+    fn the_waitlist_is_apart_from_the_book(&self) -> Result<(), Violation> {
+        let listed = self.waitlist.all().count();
+        must!(listed <= WAITLIST_MAX, "{listed} reservations are on the waiting list");
+        for waiter in self.waitlist.without_place() {
+            let id = &waiter.wish.id;
+            must!(!self.reservations.contains_key(id), "{id} waits and has a place");
+        }
+        for over in self.waitlist.over() {
+            let id = &over.waiter.wish.id;
+            must!(self.waitlist.get(id).is_none(), "{id} waits and is over");
+        }
+        Ok(())
     }
 
     /// Else nothing would say what the first record that stayed continues.

@@ -22,12 +22,13 @@ use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId}
 use crate::job::{Job, JobDefaults, QueueKey};
 use crate::lease::Lease;
 use crate::limits::LimitsByGroup;
-use crate::name::{ClassName, GpuUuid, NodeName};
+use crate::name::{ClassName, GpuUuid, NodeName, UserName};
 use crate::node::{JoinToken, Node};
 use crate::preemption::Preemptions;
 use crate::project::Projects;
 use crate::reservation::{Place, Reservation};
 use crate::time::{Timestamp, Window};
+use crate::waitlist::Waitlist;
 
 pub(crate) mod bits;
 pub(crate) mod built;
@@ -87,6 +88,9 @@ pub struct Fsm {
     pub(crate) holds: BTreeMap<GpuUuid, Hold>,
     pub(crate) leases: OnNodes<LeaseId, Lease>,
     pub(crate) reservations: reservation_book::ReservationBook,
+    /// Reservations that wait for a place, or for an earlier one.
+    #[serde(default, skip_serializing_if = "Waitlist::is_untouched")]
+    pub(crate) waitlist: Waitlist,
     pub(crate) jobs: BTreeMap<JobId, Job>,
     /// Queued jobs in the order they are served.
     #[serde(with = "queue_as_list")]
@@ -291,6 +295,18 @@ impl Fsm {
 
     pub fn reservation(&self, id: &ReservationId) -> Option<&Reservation> {
         self.reservations.get(id)
+    }
+
+    /// Reservations that wait for a place, or for an earlier one.
+    pub fn waitlist(&self) -> &Waitlist {
+        &self.waitlist
+    }
+
+    /// Whose reservation it is or was, also while it is on the waiting list.
+    pub fn owner_of_reservation(&self, id: &ReservationId) -> Option<&UserName> {
+        let waits = || self.waitlist.get(id).map(|waiter| &waiter.wish.owner);
+        let waited = || self.waitlist.was_over(id).map(|over| &over.waiter.wish.owner);
+        self.reservation(id).map(|r| &r.owner).or_else(waits).or_else(waited)
     }
 
     pub fn jobs(&self) -> &BTreeMap<JobId, Job> {

@@ -1,18 +1,23 @@
 //! The state of a reservation as people see it, what its node has not confirmed, and what is wrong with its GPUs.
 
+use crate::id::ReservationId;
 use crate::name::NodeName;
 use crate::node::Liveness;
 use crate::reason::{Unfit, UnfitGpu};
+use crate::rejection::Rejection;
 use crate::reservation::{Reservation, ReservationState};
 use crate::state::Fsm;
-use crate::state::wish;
+use crate::state::wish::{self, Wish};
+use crate::waitlist::{WaitOver, WaitOverWhy, Waiter};
 use crate::window::Withdrawal;
 use crate::word::words;
 
-/// Where a reservation is in its life. One more than the state machine keeps: a cancelled one whose node has yet to
-/// confirm it.
+/// Where a reservation is in its life. Two more than the state machine keeps: one that waits for a place, and a cancelled
+/// one whose node has yet to confirm it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReservationShown {
+    /// On the waiting list, without a place.
+    Waiting,
     Scheduled,
     /// Cancelled, but its node holds it still, so its GPUs count as given.
     Cancelling,
@@ -23,6 +28,7 @@ pub enum ReservationShown {
 }
 
 words!(ReservationShown {
+    Waiting => "waiting",
     Scheduled => "scheduled",
     Cancelling => "cancelling",
     Active => "active",
@@ -36,7 +42,9 @@ impl ReservationShown {
     pub fn is_over(self) -> bool {
         match self {
             Self::Ended | Self::Cancelled => true,
-            Self::Scheduled | Self::Cancelling | Self::Active | Self::Ending => false,
+            Self::Waiting | Self::Scheduled | Self::Cancelling | Self::Active | Self::Ending => {
+                false
+            }
         }
     }
 }
@@ -118,4 +126,63 @@ pub fn broken(fsm: &Fsm, r: &Reservation) -> Option<BrokenGpus> {
     // A driver that does not answer will, or its node is not ready, which is said of the node.
     let gpus: Vec<UnfitGpu> = gpus.filter(|gpu| gpu.why != Unfit::Silent).collect();
     (!gpus.is_empty()).then_some(BrokenGpus { gpus, replaced_at_start })
+}
+
+/// One on the waiting list, or that left it without a place.
+#[derive(Debug, Clone, Copy)]
+pub enum Listed<'a> {
+    Waits(&'a Waiter),
+    Over(&'a WaitOver),
+}
+
+impl<'a> Listed<'a> {
+    /// All of them that have no place: those that wait first, in their order.
+    pub fn all(fsm: &'a Fsm) -> impl Iterator<Item = Listed<'a>> {
+        let over = fsm.waitlist().over().map(Listed::Over);
+        fsm.waitlist().without_place().map(Listed::Waits).chain(over)
+    }
+
+    pub fn of(fsm: &'a Fsm, id: &ReservationId) -> Option<Listed<'a>> {
+        let over = || fsm.waitlist().was_over(id).map(Listed::Over);
+        fsm.waitlist().waits(id).map(Listed::Waits).or_else(over)
+    }
+
+    pub fn waiter(self) -> &'a Waiter {
+        match self {
+            Listed::Waits(waiter) => waiter,
+            Listed::Over(over) => &over.waiter,
+        }
+    }
+
+    pub fn shown(self) -> ReservationShown {
+        match self {
+            Listed::Waits(_) => ReservationShown::Waiting,
+            Listed::Over(over) => match over.why {
+                WaitOverWhy::Cancelled { .. } => ReservationShown::Cancelled,
+                WaitOverWhy::TooLate | WaitOverWhy::Refused { .. } => ReservationShown::Ended,
+            },
+        }
+    }
+
+    /// `2 v100 GPUs for 4h`.
+    pub fn wanted(self) -> String {
+        let waiter = self.waiter();
+        let gpus = Wish::new(&waiter.wish.gpus).text_of_gpus();
+        match &waiter.wish.gpus.node {
+            Some(node) => format!("{gpus} on {node} for {}", waiter.length()),
+            None => format!("{gpus} for {}", waiter.length()),
+        }
+    }
+
+    /// Why it has no place.
+    pub fn why(self, fsm: &Fsm) -> String {
+        match self {
+            Listed::Waits(waiter) => match fsm.what_it_waits_for(waiter) {
+                Some(Rejection::GpusHeld { wanted, .. }) => format!("waits for {wanted}"),
+                Some(other) => other.to_string(),
+                None => "gets its place at the next look at the list".to_owned(),
+            },
+            Listed::Over(over) => over.why.to_string(),
+        }
+    }
 }

@@ -104,7 +104,7 @@ fn claims(reservation: &Reservation) -> bool {
         | ReservationShown::Active
         | ReservationShown::Ending
         | ReservationShown::Cancelling => true,
-        ReservationShown::Ended | ReservationShown::Cancelled => false,
+        ReservationShown::Waiting | ReservationShown::Ended | ReservationShown::Cancelled => false,
     })
 }
 

@@ -24,7 +24,7 @@ pub struct Reservation {
     pub starts_at: Option<Time>,
     /// When it ends; null: not known.
     pub ends_at: Option<Time>,
-    /// `scheduled`, `active`, `ending`, `ended`, `cancelling`, `cancelled`.
+    /// `waiting`, `scheduled`, `active`, `ending`, `ended`, `cancelling`, `cancelled`.
     pub state: Stated<ReservationShown>,
     /// What its owner noted; null: nothing.
     pub note: Option<String>,
@@ -50,6 +50,14 @@ pub struct Reservation {
     pub series_rule: Option<String>,
     /// Jobs of lower classes that run on its GPUs now and leave before it begins.
     pub leaves_first: Vec<JobThatLeaves>,
+    /// Its place in the waiting list, from 1; null: it is not on the list.
+    pub waiting_place: Option<u32>,
+    /// Of one on the waiting list: it begins no earlier than this; null: it is not on the list.
+    pub earliest_start: Option<Time>,
+    /// Of one on the waiting list: it begins by then, or not at all; null: it is not on the list.
+    pub latest_start: Option<Time>,
+    /// What one without GPUs waits for or waited for, as a sentence; null: it has GPUs.
+    pub waits_for: Option<String>,
 }
 
 /// A job that leaves its GPUs to a reservation.
@@ -112,6 +120,10 @@ impl From<pb::Reservation> for Reservation {
             series: text(&reservation.series),
             series_rule: text(&reservation.series_rule),
             leaves_first: reservation.leaves_first.into_iter().map(JobThatLeaves::from).collect(),
+            waiting_place: Some(reservation.waiting_place).filter(|place| *place > 0),
+            earliest_start: time(reservation.earliest_start_unix_ms),
+            latest_start: time(reservation.latest_start_unix_ms),
+            waits_for: text(&reservation.waits_for),
             id: reservation.id,
             owner: reservation.owner,
             project: reservation.project,
@@ -121,9 +133,9 @@ impl From<pb::Reservation> for Reservation {
 }
 
 impl Reservation {
-    /// `titan01:0,1 (v100)`.
+    /// `titan01:0,1 (v100)`; of one without GPUs what it waits for.
     pub fn gpus_shown(&self) -> String {
-        with_model(&self.gpus)
+        self.waits_for.clone().unwrap_or_else(|| with_model(&self.gpus))
     }
 }
 
@@ -166,6 +178,10 @@ impl Document for Reservation {
         "series",
         "series_rule",
         "leaves_first",
+        "waiting_place",
+        "earliest_start",
+        "latest_start",
+        "waits_for",
     ];
 }
 

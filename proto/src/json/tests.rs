@@ -95,7 +95,8 @@ fn a_gpu_has_the_agreed_json() {
 
 #[test]
 fn a_reservation_has_the_agreed_json() {
-    check("reservations", &[reservation::Reservation::from(samples::reservation())]);
+    let all = [samples::reservation(), samples::waiting_reservation()];
+    check("reservations", &all.map(reservation::Reservation::from));
 }
 
 #[test]

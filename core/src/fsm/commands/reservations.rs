@@ -10,7 +10,9 @@ use crate::reply::Reply;
 impl Act for ReservationCommand {
     fn who_may(&self, fsm: &Fsm, actor: &Actor) -> Result<Rule, Rejection> {
         match self {
-            ReservationCommand::Create(_) | ReservationCommand::Import { .. } => any_user(actor),
+            ReservationCommand::Create(_)
+            | ReservationCommand::Wait { .. }
+            | ReservationCommand::Import { .. } => any_user(actor),
             // Whose they are, the handler checks: they may be several people's.
             ReservationCommand::UndoImport { .. }
             | ReservationCommand::CreateSeries { .. }
@@ -18,7 +20,7 @@ impl Act for ReservationCommand {
             ReservationCommand::Extend { id, .. }
             | ReservationCommand::Release { id }
             | ReservationCommand::Edit { id, .. } => {
-                owner_or_admin(actor, fsm.reservation(id).map(|r| &r.owner))
+                owner_or_admin(actor, fsm.owner_of_reservation(id))
             }
         }
     }
@@ -26,12 +28,15 @@ impl Act for ReservationCommand {
     fn check(&self, fsm: &Fsm, actor: &Actor) -> Result<(), Rejection> {
         match self {
             ReservationCommand::Create(wish) => fsm.check_reservation(actor, wish).map(|_| ()),
+            ReservationCommand::Wait { wish, latest_start } => {
+                fsm.check_wait(actor, wish, *latest_start).map(|_| ())
+            }
             ReservationCommand::Import { reservations, .. } => {
                 fsm.try_import(actor, reservations, fsm.now).map(|_| ())
             }
             ReservationCommand::UndoImport { id } => fsm.undoable(actor, id).map(|_| ()),
             ReservationCommand::Extend { id, ends_at } => fsm.check_extension(actor, id, *ends_at),
-            ReservationCommand::Release { id } => fsm.open_reservation(id).map(|_| ()),
+            ReservationCommand::Release { id } => fsm.check_released(id),
             // Whether the GPUs are free, only the log decides.
             ReservationCommand::Edit { id, change, seen } => {
                 fsm.check_edit(actor, id, change, *seen).map(|_| ())
@@ -52,6 +57,9 @@ impl Act for ReservationCommand {
     fn act(&self, fsm: &mut Fsm, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
         match self {
             ReservationCommand::Create(wish) => fsm.create_reservation(turn, wish),
+            ReservationCommand::Wait { wish, latest_start } => {
+                fsm.wait_for_reservation(turn, wish, *latest_start)
+            }
             ReservationCommand::Import { reservations, import } => {
                 fsm.import_reservations(turn, reservations, import.as_ref())
             }

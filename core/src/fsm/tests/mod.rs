@@ -45,5 +45,6 @@ mod stays;
 mod time_limits;
 mod trial;
 mod varying;
+mod waitlist;
 pub(crate) mod windows;
 mod world;

@@ -37,6 +37,13 @@ enum Step {
         from_minutes: u64,
         minutes: u64,
     },
+    /// On the waiting list where nothing is free in time.
+    Wait {
+        who: usize,
+        gpus: u32,
+        minutes: u64,
+        wait_minutes: u64,
+    },
     /// Three dates, each as far from the next as it is long.
     Series {
         who: usize,
@@ -177,6 +184,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3_usize, 1..5_u32, 0..300_u64, 1..300_u64, any::<bool>()).prop_map(
             |(who, gpus, from_minutes, minutes, skip)| Step::Series { who, gpus, from_minutes, minutes, skip }
         ),
+        2 => (0..3_usize, 1..5_u32, 1..300_u64, 0..600_u64).prop_map(
+            |(who, gpus, minutes, wait_minutes)| Step::Wait { who, gpus, minutes, wait_minutes }
+        ),
         1 => some.clone().prop_map(|which| Step::Release { which }),
         1 => (some.clone(), any::<bool>())
             .prop_map(|(which, following)| Step::ReleaseSeries { which, following }),
@@ -287,6 +297,15 @@ fn take(w: &mut World, number: usize, step: &Step) {
             let (from, length) = (Millis::minutes(*from_minutes), Millis::minutes(*minutes));
             drop(w.reserve(PEOPLE[*who], &format!("r{number}"), *gpus, from, length));
         }
+        Step::Wait { who, gpus, minutes, wait_minutes } => {
+            let window = Window { starts_at: w.now, ends_at: w.now + Millis::minutes(*minutes) };
+            let gpus = GpuRequest { count: *gpus, ..GpuRequest::default() };
+            let (id, who) = (res(&format!("r{number}")), PEOPLE[*who]);
+            let wish = Box::new(CreateReservation::plain(id, user(who), gpus, window));
+            let latest_start = w.now + Millis::minutes(*wait_minutes);
+            let command = ReservationCommand::Wait { wish, latest_start };
+            drop(w.give(person(who), Command::Reservation(command)));
+        }
         Step::Series { who, gpus, from_minutes, minutes, skip } => {
             let dates = (Millis::minutes(*from_minutes), Millis::minutes(*minutes));
             series(w, number, PEOPLE[*who], *gpus, dates, *skip);
@@ -300,7 +319,9 @@ fn take(w: &mut World, number: usize, step: &Step) {
             }
         }
         Step::Release { which } => {
-            if let Some(id) = pick(w.fsm.reservations().map(|r| r.id.clone()), *which) {
+            let waits = w.fsm.waitlist().all().map(|(_, waiter)| waiter.wish.id.clone());
+            let all = w.fsm.reservations().map(|r| r.id.clone()).chain(waits);
+            if let Some(id) = pick(all, *which) {
                 drop(w.give(
                     person("root"),
                     Command::Reservation(ReservationCommand::Release { id }),

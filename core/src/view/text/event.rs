@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::reservation::{Edited, fmt_done, fmt_lapsed, fmt_unshared, window_from};
+use super::reservation::{
+    Edited, fmt_done, fmt_lapsed, fmt_unshared, fmt_wait_over, fmt_waits, window_from,
+};
 use super::{gpu_list, gpu_name, list};
 use crate::checkpoint::{Content, Facts, Presence};
 use crate::ending::{GpuHolder, HolderStep};
@@ -30,6 +32,18 @@ pub(super) fn placed(names: &dyn Names, node: &NodeName, gpus: &[GpuUuid]) -> St
     match gpus.iter().all(|uuid| names.gpu(uuid).is_some_and(|name| name.node == *node)) {
         true if !gpus.is_empty() => gpu_names,
         _ => format!("{gpu_names} on {node}"),
+    }
+}
+
+fn fmt_images_removal(
+    f: &mut fmt::Formatter<'_>,
+    by: &str,
+    image: Option<&str>,
+    node: &NodeName,
+) -> fmt::Result {
+    match image {
+        Some(image) => write!(f, "{by} removes image {image} from {node}"),
+        None => write!(f, "{by} removes all unused images from {node}"),
     }
 }
 
@@ -363,6 +377,9 @@ impl Event {
                 let window = Window { starts_at: *starts_at, ends_at: *ends_at };
                 format!("{sentence}, {}", window_from(then, window))
             }
+            Event::ReservationWaits { latest_start, .. } => {
+                format!("{sentence}; it begins within {}, or not at all", length(latest_start))
+            }
             Event::ReservationCreated { starts_at, ends_at, .. } => {
                 let (begins, lasts) = (starts_at.since(then), ends_at.since(*starts_at));
                 match begins {
@@ -451,11 +468,8 @@ impl Event {
             E::GpuDeclaredFree { gpu, by, reason } => {
                 write!(f, "{} declared free by {by}: {reason}", gpu_name(names, gpu))
             }
-            E::ImagesRemovalOrdered { node, image: Some(image), by } => {
-                write!(f, "{by} removes image {image} from {node}")
-            }
-            E::ImagesRemovalOrdered { node, image: None, by } => {
-                write!(f, "{by} removes all unused images from {node}")
+            E::ImagesRemovalOrdered { node, image, by } => {
+                fmt_images_removal(f, by, image.as_deref(), node)
             }
             E::GpuRenamed { node, from, index, .. } => {
                 write!(f, "the card that was {from} is {node}:{index} from now on")
@@ -474,6 +488,8 @@ impl Event {
                 if *adopts { write!(f, ", with what runs there already") } else { Ok(()) }
             }
             E::ReservationUnshared { user, .. } => fmt_unshared(f, user),
+            E::ReservationWaits { owner, gpus, place, .. } => fmt_waits(f, owner, gpus, *place),
+            E::ReservationWaitOver { why, .. } => fmt_wait_over(f, why),
             E::ReservationExtended { .. } => write!(f, "reservation extended"),
             E::ReservationEdited { by, edit, waits_for, .. } => {
                 Edited { by, edit, waits_for: waits_for.as_ref(), then: None, names }.write(f)

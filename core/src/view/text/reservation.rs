@@ -5,11 +5,13 @@ use std::fmt;
 use super::event::placed;
 use super::list;
 use crate::name::{NodeName, UserName};
-use crate::reservation::Edit;
+use crate::reservation::{Edit, GpuRequest};
+use crate::state::wish::Wish;
 use crate::time::{Millis, Timestamp, Window};
 use crate::view::Names;
 use crate::view::Unconfirmed;
 use crate::view::reservation::{BrokenGpus, UnconfirmedChange as Change};
+use crate::waitlist::WaitOverWhy;
 
 /// Most GPUs that are named with what is wrong.
 const BROKEN_NAMED_MAX: usize = 3;
@@ -142,4 +144,29 @@ pub(super) fn fmt_lapsed(f: &mut fmt::Formatter<'_>, node: &NodeName) -> fmt::Re
 /// The account of somebody who shared it was closed.
 pub(super) fn fmt_unshared(f: &mut fmt::Formatter<'_>, user: &UserName) -> fmt::Result {
     write!(f, "no longer shared with {user}, whose account is closed")
+}
+
+/// It got no place, so it waits for one.
+pub(super) fn fmt_waits(
+    f: &mut fmt::Formatter<'_>,
+    owner: &UserName,
+    gpus: &GpuRequest,
+    place: u32,
+) -> fmt::Result {
+    write!(f, "{owner} waits for {}, place {place} on the waiting list", Wish::new(gpus).text())
+}
+
+impl fmt::Display for WaitOverWhy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLate => f.write_str("no place was free by its latest start"),
+            Self::Cancelled { by } => write!(f, "cancelled by {by}"),
+            Self::Refused { why } => f.write_str(why),
+        }
+    }
+}
+
+/// It left the waiting list without a place.
+pub(super) fn fmt_wait_over(f: &mut fmt::Formatter<'_>, why: &WaitOverWhy) -> fmt::Result {
+    write!(f, "removed from the waiting list: {why}")
 }

@@ -301,6 +301,25 @@ pub(super) fn many_gpus() -> Vec<pb::Gpu> {
 }
 
 /// An active reservation that was made longer.
+pub(super) fn waiting_reservation() -> pb::Reservation {
+    pb::Reservation {
+        id: "res-4kx2mt".to_owned(),
+        node: String::new(),
+        gpus: Vec::new(),
+        starts_at_unix_ms: 0,
+        ends_at_unix_ms: 0,
+        state: "waiting".to_owned(),
+        unconfirmed: String::new(),
+        next: None,
+        leaves_first: Vec::new(),
+        waiting_place: 1,
+        earliest_start_unix_ms: at(0),
+        latest_start_unix_ms: at(720),
+        waits_for: "2 v100 GPUs for 4h".to_owned(),
+        ..reservation()
+    }
+}
+
 pub(super) fn reservation() -> pb::Reservation {
     pb::Reservation {
         id: "res-9d2fwm".to_owned(),
@@ -329,6 +348,10 @@ pub(super) fn reservation() -> pb::Reservation {
             owner: "eve".to_owned(),
             by_unix_ms: at(0),
         }],
+        waiting_place: 0,
+        earliest_start_unix_ms: 0,
+        latest_start_unix_ms: 0,
+        waits_for: String::new(),
     }
 }
 

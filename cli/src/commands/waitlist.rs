@@ -1,0 +1,90 @@
+//! What `reserve --wait` says while a reservation is on the waiting list.
+//!
+//! The list is the controllers': this command only watches it, and nothing is lost when it ends.
+
+use std::time::Duration;
+
+use fleet_core::view::ReservationShown;
+use fleet_proto::json::reservation::Reservation;
+use fleet_proto::v1::ListReservationsRequest;
+
+use super::{Context, reservation};
+use crate::client::Client;
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::reservation::{waits_shown, window_shown};
+use crate::output::text::say;
+use crate::times::Clock;
+
+/// Between two questions.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Waits until it has begun, or has the start that was asked for; says what becomes of it meanwhile. `detach`: says how it
+/// stands and returns.
+pub(super) async fn wait(
+    context: &Context,
+    client: &Client,
+    made: Reservation,
+    (from_ms, detach): (u64, bool),
+) -> Result<Reservation, Failure> {
+    let (mut now, mut said) = (made, String::new());
+    loop {
+        if now.waiting_place.is_none() && is_settled(&now, from_ms) {
+            return ended_well(now);
+        }
+        let standing = standing(&now, &context.clock);
+        if standing != said {
+            say(&standing);
+        }
+        if detach {
+            return Ok(now);
+        }
+        if said.is_empty() {
+            say(&format!(
+                "it stays so when you end this command (Ctrl-C); `fleet release {}` gives it up",
+                now.id
+            ));
+        }
+        said = standing;
+        tokio::time::sleep(LOOK_EVERY).await;
+        client.ask_anew()?;
+        let ids = vec![now.id.clone()];
+        let request = ListReservationsRequest { ids, ..ListReservationsRequest::default() };
+        let found = reservation::fetch(client, request).await?.into_iter().next();
+        now = found.ok_or_else(|| {
+            let message = format!("{} is not known any more", now.id);
+            Failure::new(Exit::NotFound, message)
+        })?;
+    }
+}
+
+/// Whether it has begun, is over, or begins when it was asked to.
+fn is_settled(reservation: &Reservation, from_ms: u64) -> bool {
+    let made_ms = reservation.created_at.map_or(0, |at| at.0);
+    let as_asked = reservation.starts_at.is_some_and(|at| at.0 <= made_ms.max(from_ms));
+    as_asked || !reservation.state.is(ReservationShown::Scheduled)
+}
+
+fn standing(now: &Reservation, clock: &Clock) -> String {
+    let (id, gpus) = (&now.id, now.gpus_shown());
+    if now.state.is(ReservationShown::Waiting) {
+        return format!("{id} waits for {gpus}: {}", waits_shown(now, clock));
+    }
+    let place = format!("{id} has {gpus} {}", window_shown(now, clock));
+    match now.waiting_place {
+        Some(_) => format!("{place}; it starts earlier if GPUs become available before"),
+        None => place,
+    }
+}
+
+/// It has its place, or it got none.
+fn ended_well(reservation: Reservation) -> Result<Reservation, Failure> {
+    match reservation.waits_for {
+        None => Ok(reservation),
+        Some(wanted) => {
+            let why = reservation.reason.map(|why| format!(": {why}")).unwrap_or_default();
+            let message = format!("{} waited for {wanted} without result{why}", reservation.id);
+            Err(Failure::new(Exit::Timeout, message))
+        }
+    }
+}

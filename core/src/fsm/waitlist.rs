@@ -1,0 +1,438 @@
+//! The waiting list: who gets on it, and who is served when something comes free.
+//!
+//! Called for the command, and at the end of each command that changed a node or passed a minute: so the list comes before
+//! the queue of jobs, whose plan is made later. Those on the list are served in its order. Who has a place keeps it
+//! until there is an earlier one, so nobody is delayed by those that come later; and jobs that end before the place begins
+//! may run there. Places are found as for any reservation: claims and promises come first.
+
+use super::deadlines::LOOK_AGAIN;
+use super::reservations::Granted;
+use super::{Fsm, Turn};
+use crate::actor::Actor;
+use crate::calendar::{self, Leaving};
+use crate::command::CreateReservation;
+use crate::event::Event;
+use crate::id::ReservationId;
+use crate::name::{NodeName, UserName};
+use crate::node::Liveness;
+use crate::rejection::{Rejection, Slot};
+use crate::reply::Reply;
+use crate::reservation::{Edit, GpuRequest, Place, ReservationState};
+use crate::scheduler::claims;
+use crate::scheduler::project_limit::Booking;
+use crate::time::{Millis, Timestamp, Window};
+use crate::waitlist::{WAIT_MAX, WAITING_EACH_MAX, WAITLIST_MAX, WaitOverWhy, Waiter};
+
+/// Where more nodes changed in one command, all are tried at the next minute instead.
+const NODES_APART_MAX: usize = 16;
+/// A place that begins earlier by less than this is not worth a move; of a short reservation, by a tenth of its length.
+const GAIN_MIN: Millis = Millis::minutes(5);
+const GAIN_PART: u64 = 10;
+/// So many without a place may make jobs leave in one pass: all attempts are read for each of them.
+const LEAVING_TRIES_MAX: usize = 8;
+
+/// After so many places that limits refuse there is none.
+const LIMITED_TRIES_MAX: usize = 8;
+
+/// What a place is searched for.
+struct Search<'a> {
+    by: &'a Actor,
+    wish: &'a CreateReservation,
+    /// The earliest one.
+    window: Window,
+    last: Timestamp,
+    leaving: Leaving,
+    /// On these nodes alone, or anywhere.
+    on: Option<&'a [NodeName]>,
+}
+
+/// What becomes of one on the list.
+enum Step {
+    Place(Granted),
+    Move(Granted),
+    /// It cannot get an earlier place any more, or somebody changed it.
+    Leaves,
+    Over(WaitOverWhy),
+}
+
+impl Fsm {
+    /// Books the earliest place that begins by `latest_start`. Where there is none, or only one that begins later than the
+    /// wish's window, it is on the waiting list.
+    pub(super) fn wait_for_reservation(
+        &mut self,
+        turn: &mut Turn<'_>,
+        wish: &CreateReservation,
+        latest_start: Timestamp,
+    ) -> Result<Reply, Rejection> {
+        let (window, granted) = self.check_wait(turn.actor, wish, latest_start)?;
+        let mut waiter = Waiter {
+            wish: CreateReservation { window, ..wish.clone() },
+            latest_start,
+            since: self.now,
+            by: turn.actor.clone(),
+            placed: None,
+        };
+        let (id, order) = (wish.id.clone(), self.applied);
+        let Some(granted) = granted else {
+            self.waitlist.add(order, waiter);
+            turn.say(Event::ReservationWaits {
+                reservation: id.clone(),
+                owner: wish.owner.clone(),
+                gpus: wish.gpus.clone(),
+                earliest_start: window.starts_at,
+                latest_start,
+                place: self.waitlist.place(&id).and_then(|at| u32::try_from(at).ok()).unwrap_or(0),
+            });
+            return Ok(Reply::ReservationWaits { id });
+        };
+        let starts_at = granted.0.starts_at;
+        self.book(turn, wish, granted);
+        self.start_if_begun(turn, &id);
+        if starts_at > window.starts_at && !self.waitlist.is_full() {
+            waiter.placed = Some(starts_at);
+            self.waitlist.add(order, waiter);
+        }
+        Ok(Reply::ReservationCreated { id })
+    }
+
+    /// Everything that could be refused; else its window from now on, and the place that it gets, if it gets one.
+    pub(super) fn check_wait(
+        &self,
+        actor: &Actor,
+        wish: &CreateReservation,
+        latest_start: Timestamp,
+    ) -> Result<(Window, Option<Granted>), Rejection> {
+        let length = wish.window.ends_at.since(wish.window.starts_at);
+        let starts_at = self.check_wish(actor, wish)?.starts_at;
+        let window = Window { starts_at, ends_at: starts_at + length };
+        if wish.adopts {
+            let problem = "what runs now cannot be taken over later: it cannot wait";
+            return Err(Rejection::field("adopts", problem));
+        }
+        if latest_start < starts_at || latest_start.since(starts_at) > WAIT_MAX {
+            let problem = format!("must be the earliest start or at most {WAIT_MAX} later");
+            return Err(Rejection::field("latest_start", problem));
+        }
+        calendar::is_built(self, &wish.gpus)?;
+        match self.check_limits(actor, &booking_of(wish, window), true) {
+            // What counts against it may be over in time.
+            Err(Rejection::LimitReached { .. }) | Ok(()) => {}
+            Err(other) => return Err(other),
+        }
+        if let Some(most) = self.has_all_reservations() {
+            let what = "open reservations".to_owned();
+            return Err(Rejection::LimitReached { what, limit: most as u64 });
+        }
+        let (last, leaving) = (latest_start, Leaving::Jobs);
+        let search = Search { by: actor, wish, window, last, leaving, on: None };
+        let found = self.earliest_place(&search);
+        if found.is_none() {
+            self.check_room_on_waitlist(&wish.owner)?;
+        }
+        Ok((window, found))
+    }
+
+    fn check_room_on_waitlist(&self, owner: &UserName) -> Result<(), Rejection> {
+        let of_owner = self.waitlist.without_place().filter(|w| w.wish.owner == *owner).count();
+        let full = |what: &str, limit: usize| {
+            Err(Rejection::LimitReached { what: what.to_owned(), limit: limit as u64 })
+        };
+        if of_owner >= WAITING_EACH_MAX {
+            return full("reservations of one person that wait for a place", WAITING_EACH_MAX);
+        }
+        if self.waitlist.is_full() {
+            return full("reservations on the waiting list", WAITLIST_MAX);
+        }
+        Ok(())
+    }
+
+    /// Why one on the list would be refused now if it asked again without waiting.
+    pub fn what_it_waits_for(&self, waiter: &Waiter) -> Option<Rejection> {
+        let Window { starts_at, .. } = waiter.wish.window;
+        let starts_at = starts_at.max(self.now);
+        let window = Window { starts_at, ends_at: starts_at + waiter.length() };
+        let asked = booking_of(&waiter.wish, window);
+        let held = claims::held_within(self, &window);
+        let unleased = calendar::Unleased::Blocks;
+        let found = self
+            .check_limits(&waiter.by, &asked, true)
+            .and_then(|()| calendar::choose(self, &waiter.wish.gpus, window, unleased, &held));
+        found.err()
+    }
+
+    /// Of a reservation that is not in the book: it waits, it got nothing, or nobody knows it.
+    pub(super) fn has_no_place(&self, id: &ReservationId) -> Rejection {
+        if self.waitlist.waits(id).is_some() {
+            let why = "it is on the waiting list and has no GPUs yet: release it and reserve again";
+            return Rejection::NotChangeable { id: id.to_string(), why: why.to_owned() };
+        }
+        match self.waitlist.was_over(id) {
+            Some(_) => Rejection::AlreadyEnded { id: id.to_string(), state: "over".to_owned() },
+            None => Rejection::not_found("reservation", id),
+        }
+    }
+
+    pub(super) fn check_released(&self, id: &ReservationId) -> Result<(), Rejection> {
+        if self.waitlist.waits(id).is_some() || self.waitlist.was_over(id).is_some() {
+            return Ok(());
+        }
+        self.open_reservation(id).map(|_| ())
+    }
+
+    /// Takes it off the list; says whether it was there without a place. Repeating it is harmless.
+    pub(super) fn leave_waitlist(&mut self, turn: &mut Turn<'_>, id: &ReservationId) -> bool {
+        let order = self.waitlist.find(id).filter(|(_, w)| w.placed.is_none()).map(|(at, _)| at);
+        let Some(order) = order else { return self.waitlist.was_over(id).is_some() };
+        let by = turn.actor.display_name();
+        self.waitlist.end(order, self.now, WaitOverWhy::Cancelled { by: by.clone() });
+        turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
+        true
+    }
+
+    /// What a person whose account is closed has on the list: given to somebody else, or over.
+    pub(super) fn clear_waitlist_of(
+        &mut self,
+        turn: &mut Turn<'_>,
+        user: &UserName,
+        transfer_to: Option<&UserName>,
+    ) {
+        let all: Vec<(u64, ReservationId, bool)> = self
+            .waitlist
+            .all()
+            .filter(|(_, w)| w.wish.users().any(|named| named == user))
+            .map(|(order, w)| (order, w.wish.id.clone(), w.wish.owner == *user))
+            .collect();
+        for (order, id, owns) in all {
+            match transfer_to {
+                _ if !owns => self.waitlist.unshare(order, user),
+                Some(to) => self.waitlist.set_owner(order, to),
+                // One that has a place is cancelled with it.
+                None => drop(self.leave_waitlist(turn, &id)),
+            }
+        }
+    }
+
+    /// Serves the list where this command may have made something free. Says whether anything changed.
+    pub(super) fn serve_waitlist(&mut self, turn: &mut Turn<'_>) -> bool {
+        if self.waitlist.is_empty() {
+            return false;
+        }
+        let minute = |at: Timestamp| at.0 / LOOK_AGAIN.0;
+        let mut nodes: Vec<NodeName> = self.unsettled().into_iter().cloned().collect();
+        if nodes.len() > NODES_APART_MAX {
+            nodes.clear();
+        }
+        let is_over = self.waitlist.first_over().is_some_and(|at| at <= self.now);
+        let on = match minute(turn.before) != minute(self.now) {
+            true => None,
+            false if nodes.is_empty() && !is_over => return false,
+            false => Some(nodes.as_slice()),
+        };
+        let orders: Vec<u64> = self.waitlist.all().map(|(order, _)| order).collect();
+        let (mut changed, mut tries) = (false, 0);
+        for order in orders {
+            let Some(step) = self.step_of(order, on, &mut tries) else { continue };
+            changed = true;
+            match step {
+                Step::Place(granted) => self.place_waiter(turn, order, granted),
+                Step::Move(granted) => self.move_waiter(turn, order, granted),
+                Step::Leaves => drop(self.waitlist.remove(order)),
+                Step::Over(why) => self.end_wait(turn, order, why),
+            }
+        }
+        changed
+    }
+
+    fn step_of(&mut self, order: u64, on: Option<&[NodeName]>, tries: &mut usize) -> Option<Step> {
+        let waiter = self.waitlist.of_order(order)?;
+        match waiter.placed {
+            Some(placed) => self.step_with_place(order, placed, on),
+            None => self.step_without_place(waiter, on, tries),
+        }
+    }
+
+    fn step_without_place(
+        &self,
+        waiter: &Waiter,
+        on: Option<&[NodeName]>,
+        tries: &mut usize,
+    ) -> Option<Step> {
+        if waiter.latest_start < self.now {
+            return Some(Step::Over(WaitOverWhy::TooLate));
+        }
+        if on.is_none()
+            && let Err(refused) = self.may_still_wait(waiter)
+        {
+            return Some(Step::Over(WaitOverWhy::Refused { why: refused.to_string() }));
+        }
+        let leaving = match on.is_none() && *tries < LEAVING_TRIES_MAX {
+            true => Leaving::Jobs,
+            false => Leaving::Nobody,
+        };
+        *tries += 1;
+        let starts_at = waiter.earliest_start().max(self.now);
+        let window = Window { starts_at, ends_at: starts_at + waiter.length() };
+        let (by, wish, last) = (&waiter.by, &waiter.wish, waiter.latest_start);
+        self.earliest_place(&Search { by, wish, window, last, leaving, on }).map(Step::Place)
+    }
+
+    /// What was checked when it got on the list, as far as it may have changed since.
+    fn may_still_wait(&self, waiter: &Waiter) -> Result<(), Rejection> {
+        let Waiter { by, wish, .. } = waiter;
+        self.check_enabled(&wish.owner)?;
+        self.check_project(by, &wish.owner, &wish.project)?;
+        calendar::is_built(self, &wish.gpus)
+    }
+
+    fn step_with_place(
+        &mut self,
+        order: u64,
+        placed: Timestamp,
+        on: Option<&[NodeName]>,
+    ) -> Option<Step> {
+        let waiter = self.waitlist.of_order(order)?.clone();
+        let earliest = waiter.earliest_start();
+        let Some(r) = self.reservations.get(&waiter.wish.id) else { return Some(Step::Leaves) };
+        let wanted = r.wanted();
+        let is_ours = r.state == ReservationState::Scheduled
+            && !r.is_cancelled()
+            && wanted.window.starts_at == placed
+            && wanted.wish == waiter.wish.gpus;
+        let gain = gain_min(waiter.length());
+        if !is_ours || placed <= self.now.max(earliest) + gain {
+            return Some(Step::Leaves);
+        }
+        // Its node must release the place that it has, so it has to answer.
+        let heard = self.nodes.get(&r.node).is_some_and(|n| n.liveness == Liveness::Ready);
+        if r.next.is_some() || r.is_unconfirmed() || (r.handed_out.is_some() && !heard) {
+            return None;
+        }
+        // Its own place must not stand in its way.
+        let r = self.reservations.remove(&waiter.wish.id)?;
+        let starts_at = earliest.max(self.now);
+        let length = r.window.ends_at.since(r.window.starts_at);
+        let window = Window { starts_at, ends_at: starts_at + length };
+        let (by, wish, last) = (&waiter.by, &waiter.wish, placed - gain);
+        let search = Search { by, wish, window, last, leaving: Leaving::Nobody, on };
+        let found = self.earliest_place(&search);
+        self.reservations.insert(r);
+        found.map(Step::Move)
+    }
+
+    /// The earliest place that it may have. What limits refuse is searched again from where a reservation of the same owner
+    /// ends.
+    fn earliest_place(&self, search: &Search<'_>) -> Option<Granted> {
+        let mut window = search.window;
+        for _ in 0..LIMITED_TRIES_MAX {
+            let (then, node, gpus) = self.earliest_free(&Search { window, ..*search })?;
+            let booking = booking_of(search.wish, then);
+            if self.check_limits(search.by, &booking, true).is_ok() {
+                return Some((then, node, gpus));
+            }
+            let own = self.reservations.open_of(&search.wish.owner);
+            let ends = own.map(|r| r.wanted().window.ends_at).filter(|at| *at > then.starts_at);
+            let (starts_at, length) = (ends.min()?, window.ends_at.since(window.starts_at));
+            window = Window { starts_at, ends_at: starts_at + length };
+        }
+        None
+    }
+
+    fn earliest_free(&self, search: &Search<'_>) -> Option<Granted> {
+        let slot = match search.on {
+            None => self.earliest_slot(search, &search.wish.gpus),
+            Some(nodes) => {
+                let asked = &search.wish.gpus;
+                let may_be = |name: &&NodeName| {
+                    asked.node.as_ref().is_none_or(|only| only == *name)
+                        && asked
+                            .uuids
+                            .iter()
+                            .all(|gpu| self.gpus.get(gpu).is_some_and(|gpu| gpu.node == **name))
+                };
+                let here = |name: &NodeName| {
+                    let request = GpuRequest { node: Some(name.clone()), ..asked.clone() };
+                    self.earliest_slot(search, &request)
+                };
+                let slots = nodes.iter().filter(may_be).filter_map(here);
+                slots.min_by_key(|slot| slot.starts_at)
+            }
+        }?;
+        let ends_at = slot.starts_at + search.window.ends_at.since(search.window.starts_at);
+        let window = Window { starts_at: slot.starts_at, ends_at };
+        Some((window, slot.node, slot.gpus))
+    }
+
+    fn earliest_slot(&self, search: &Search<'_>, request: &GpuRequest) -> Option<Slot> {
+        let Search { window, last, leaving, .. } = *search;
+        let held = claims::held_within(self, &window);
+        let slot = calendar::earliest(self, request, (window, last), leaving, &held)?;
+        // Other places may be held for jobs that must leave by then.
+        let length = window.ends_at.since(window.starts_at);
+        let starts_at = slot.starts_at;
+        let then = Window { starts_at, ends_at: starts_at + length };
+        let held_then = claims::held_within(self, &then);
+        if held_then == held {
+            return Some(slot);
+        }
+        calendar::earliest(self, request, (then, starts_at), leaving, &held_then)
+    }
+
+    fn place_waiter(&mut self, turn: &mut Turn<'_>, order: u64, granted: Granted) {
+        let Some(waiter) = self.waitlist.of_order(order) else { return };
+        let (wish, earliest) = (waiter.wish.clone(), waiter.earliest_start());
+        let starts_at = granted.0.starts_at;
+        self.book(turn, &wish, granted);
+        self.start_if_begun(turn, &wish.id);
+        if starts_at > self.now.max(earliest) {
+            self.waitlist.set_placed(order, starts_at);
+        } else {
+            self.waitlist.remove(order);
+        }
+    }
+
+    fn move_waiter(&mut self, turn: &mut Turn<'_>, order: u64, (window, node, gpus): Granted) {
+        let Some(waiter) = self.waitlist.of_order(order) else { return };
+        let (id, wish) = (waiter.wish.id.clone(), waiter.wish.gpus.clone());
+        let now = self.now;
+        let Some(mut r) = self.reservations.get_mut(&id) else { return };
+        let before = r.wanted();
+        r.mark_changed("fleet".to_owned(), now);
+        drop(r);
+        let (was, is) = ((before.node, before.gpus), (node.clone(), gpus.clone()));
+        let edit = Edit {
+            window: Some((before.window, window)),
+            place: (was != is).then_some((was, is)),
+            ..Edit::default()
+        };
+        self.waitlist.set_placed(order, window.starts_at);
+        let place = Place { node, gpus, window, wish };
+        let waits_for = self.move_to(turn, &id, place, "fleet".to_owned());
+        turn.say(Event::ReservationEdited {
+            reservation: id.clone(),
+            by: "fleet".to_owned(),
+            edit: Box::new(edit),
+            waits_for: waits_for.clone(),
+        });
+        if waits_for.is_none() {
+            self.hand_out(turn, &id);
+            self.start_if_begun_and_waiting(turn, &id);
+        }
+    }
+
+    fn end_wait(&mut self, turn: &mut Turn<'_>, order: u64, why: WaitOverWhy) {
+        let Some(waiter) = self.waitlist.of_order(order) else { return };
+        let reservation = waiter.wish.id.clone();
+        self.waitlist.end(order, self.now, why.clone());
+        turn.say(Event::ReservationWaitOver { reservation, why });
+    }
+}
+
+/// How much earlier a place must begin to be worth a move.
+pub(crate) fn gain_min(length: Millis) -> Millis {
+    GAIN_MIN.min(Millis(length.0 / GAIN_PART))
+}
+
+fn booking_of(wish: &CreateReservation, window: Window) -> Booking<'_> {
+    let (project, owner, gpus) = (&wish.project, &wish.owner, wish.gpus.count as usize);
+    Booking { project, owner, window, added: window, gpus, of: None }
+}

@@ -1,0 +1,179 @@
+//! The waiting list for reservations: who asked for GPUs that were not free in time, in the order in which they asked.
+//!
+//! A reservation on the list either has no place yet, or has one that begins later than its owner could use it. Both are
+//! served by `fsm/waitlist.rs` whenever something comes free: the first gets a place, the second one that begins earlier.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::actor::Actor;
+use crate::command::CreateReservation;
+use crate::id::ReservationId;
+use crate::name::UserName;
+use crate::time::{Millis, Timestamp};
+
+/// Most reservations on the list. Each of them is tried whenever a node changes.
+pub const WAITLIST_MAX: usize = 256;
+/// Most of one owner that have no place yet.
+pub const WAITING_EACH_MAX: usize = 16;
+/// How long after its earliest start a reservation may begin at the latest.
+pub const WAIT_MAX: Millis = Millis::days(60);
+/// Of those that got nothing, so many are kept to be shown.
+const OVER_KEPT: usize = 256;
+
+/// A reservation on the list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiter {
+    /// What is wanted. Its window begins at the earliest start and has the whole length.
+    pub wish: CreateReservation,
+    /// It begins by then, or not at all.
+    pub latest_start: Timestamp,
+    pub since: Timestamp,
+    /// Who put it on the list: that one's limits count.
+    pub by: Actor,
+    /// The start of the place that it has by now. A reservation that begins at another time was moved by somebody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placed: Option<Timestamp>,
+}
+
+impl Waiter {
+    pub fn length(&self) -> Millis {
+        self.wish.window.ends_at.since(self.wish.window.starts_at)
+    }
+
+    pub fn earliest_start(&self) -> Timestamp {
+        self.wish.window.starts_at
+    }
+}
+
+/// One that left the list without a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitOver {
+    pub waiter: Waiter,
+    pub at: Timestamp,
+    pub why: WaitOverWhy,
+}
+
+/// Why a reservation left the list without a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitOverWhy {
+    /// Its latest start has passed.
+    TooLate,
+    Cancelled {
+        by: String,
+    },
+    /// It would be refused by now, whatever is free: an account was closed, a project removed.
+    Refused {
+        why: String,
+    },
+}
+
+/// See the module's doc.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waitlist {
+    /// By the index of the entry that put them there, which is their order.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    waiters: BTreeMap<u64, Waiter>,
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    over: VecDeque<WaitOver>,
+}
+
+impl Waitlist {
+    /// Nobody waits, and nobody did.
+    pub fn is_untouched(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.waiters.len() >= WAITLIST_MAX
+    }
+
+    /// All on the list, with their order; the first is served first.
+    pub fn all(&self) -> impl Iterator<Item = (u64, &Waiter)> {
+        self.waiters.iter().map(|(order, waiter)| (*order, waiter))
+    }
+
+    /// Those that have no place yet.
+    pub fn without_place(&self) -> impl Iterator<Item = &Waiter> {
+        self.waiters.values().filter(|waiter| waiter.placed.is_none())
+    }
+
+    /// Those that left the list without a place, as far as they are kept; the oldest first.
+    pub fn over(&self) -> impl Iterator<Item = &WaitOver> {
+        self.over.iter()
+    }
+
+    pub fn get(&self, id: &ReservationId) -> Option<&Waiter> {
+        self.find(id).map(|(_, waiter)| waiter)
+    }
+
+    /// Whether it waits and has no place: there is no reservation of that id then.
+    pub fn waits(&self, id: &ReservationId) -> Option<&Waiter> {
+        self.get(id).filter(|waiter| waiter.placed.is_none())
+    }
+
+    pub fn was_over(&self, id: &ReservationId) -> Option<&WaitOver> {
+        self.over.iter().find(|over| over.waiter.wish.id == *id)
+    }
+
+    /// Its place in the list, from 1.
+    pub fn place(&self, id: &ReservationId) -> Option<usize> {
+        self.waiters.values().position(|waiter| waiter.wish.id == *id).map(|at| at + 1)
+    }
+
+    /// When the first of them has waited for too long.
+    pub(crate) fn first_over(&self) -> Option<Timestamp> {
+        self.without_place().map(|waiter| waiter.latest_start + Millis(1)).min()
+    }
+
+    pub(crate) fn find(&self, id: &ReservationId) -> Option<(u64, &Waiter)> {
+        self.all().find(|(_, waiter)| waiter.wish.id == *id)
+    }
+
+    pub(crate) fn of_order(&self, order: u64) -> Option<&Waiter> {
+        self.waiters.get(&order)
+    }
+
+    pub(crate) fn add(&mut self, order: u64, waiter: Waiter) {
+        self.waiters.insert(order, waiter);
+    }
+
+    pub(crate) fn set_placed(&mut self, order: u64, start: Timestamp) {
+        if let Some(waiter) = self.waiters.get_mut(&order) {
+            waiter.placed = Some(start);
+        }
+    }
+
+    pub(crate) fn set_owner(&mut self, order: u64, to: &UserName) {
+        if let Some(waiter) = self.waiters.get_mut(&order) {
+            waiter.wish.owner = to.clone();
+            waiter.wish.with.remove(to);
+        }
+    }
+
+    pub(crate) fn unshare(&mut self, order: u64, user: &UserName) {
+        if let Some(waiter) = self.waiters.get_mut(&order) {
+            waiter.wish.with.remove(user);
+        }
+    }
+
+    /// It has what it waited for, or is somebody's business now.
+    pub(crate) fn remove(&mut self, order: u64) -> Option<Waiter> {
+        self.waiters.remove(&order)
+    }
+
+    /// It got nothing.
+    pub(crate) fn end(&mut self, order: u64, at: Timestamp, why: WaitOverWhy) {
+        let Some(waiter) = self.waiters.remove(&order) else { return };
+        self.over.push_back(WaitOver { waiter, at, why });
+        if self.over.len() > OVER_KEPT {
+            self.over.pop_front();
+        }
+    }
+}
