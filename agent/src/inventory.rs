@@ -32,6 +32,7 @@ use crate::gpu::{DriverState, GpuSnapshot};
 use crate::gpu_use::{self, GpuUses};
 use crate::handles::Gpus;
 use crate::holders::{Evictor, Names, UsageParts, Usages};
+use crate::idle::IdleNow;
 use crate::leases::Floors;
 use crate::outbox::Outbox;
 use fleet_user::Users;
@@ -62,6 +63,8 @@ pub struct InventoryParts {
     pub usages: Usages,
     /// How busy held GPUs are.
     pub gpu_uses: GpuUses,
+    /// Which reservations are idle, for the terminals.
+    pub idle: IdleNow,
     pub registry: Registry,
     pub outbox: Outbox,
     /// The leases of the last document; `None` before the first.
@@ -155,11 +158,14 @@ impl Inventory {
 
     async fn look_at_use(&self, snapshot: &GpuSnapshot) {
         let leases = self.parts.leases.borrow().clone();
+        let orders = self.parts.gpus.holders.orders();
         let parts = gpu_use::Parts {
             snapshot,
             leases: leases.as_deref(),
             registry: &self.parts.registry,
             outbox: &self.parts.outbox,
+            orders: &orders,
+            idle: &self.parts.idle,
         };
         self.parts.gpu_uses.look(parts).await;
     }

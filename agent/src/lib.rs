@@ -34,6 +34,7 @@ pub mod handles;
 mod headroom;
 mod health;
 pub mod holders;
+pub mod idle;
 pub mod inventory;
 pub mod job_use;
 pub mod leases;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use fleet_core::allocation::{EndReport, StopWhy};
 use fleet_core::checkpoint::{CheckpointNote, Content, Presence, Resumed};
@@ -15,6 +16,7 @@ use fleet_core::gpu_use::NodeUse;
 use fleet_core::health::Condition;
 use fleet_core::holdings::{FoundAttempt, HeldReservation};
 use fleet_core::id::{AllocationId, JobId, LeaseId, ReservationId};
+use fleet_core::idle::IdleSeen;
 use fleet_core::image::ImageUsed;
 use fleet_core::lease::Epoch;
 use fleet_core::node::NodeFacts;
@@ -54,6 +56,7 @@ enum Key {
     StoppedAlone(AllocationId),
     Enforcement(Timestamp),
     Use(ReservationId),
+    Idle(ReservationId),
     /// By the beginning of what was measured.
     Measured(Timestamp),
     Holders(u64),
@@ -64,12 +67,27 @@ enum Key {
 struct Entry {
     key: Key,
     report: Report,
+    put_at: Instant,
     /// Acknowledged on this connection.
     said: bool,
     /// Not taken: some controller did not know what it means, maybe.
     refused: bool,
     /// Said a second time on this connection.
     again: bool,
+}
+
+impl Entry {
+    /// What was idle for some time when it was put in was so for longer when it is said, maybe hours later.
+    fn report_now(&self) -> Report {
+        match &self.report {
+            Report::Idle { reservation, seen: IdleSeen::Idle { for_ms } } => {
+                let waited = u64::try_from(self.put_at.elapsed().as_millis()).unwrap_or(0);
+                let seen = IdleSeen::Idle { for_ms: *for_ms + Millis(waited) };
+                Report::Idle { reservation: reservation.clone(), seen }
+            }
+            report => report.clone(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -109,7 +127,8 @@ impl State {
         }
         self.next += 1;
         self.places.insert(key.clone(), self.next);
-        let entry = Entry { key, report, said: false, refused: false, again: false };
+        let put_at = Instant::now();
+        let entry = Entry { key, report, put_at, said: false, refused: false, again: false };
         self.entries.insert(self.next, entry);
     }
 
@@ -318,6 +337,12 @@ impl Outbox {
         self.put(Key::Use(id.clone()), report);
     }
 
+    /// Whether the GPUs of an open window compute.
+    pub fn idle_seen(&self, id: &ReservationId, seen: IdleSeen) {
+        let report = Report::Idle { reservation: id.clone(), seen };
+        self.put(Key::Idle(id.clone()), report);
+    }
+
     /// Who is on GPUs that are not theirs, and what was done about it: said once.
     pub fn holders(
         &self,
@@ -360,6 +385,11 @@ impl Outbox {
     /// The window is not open any more.
     pub fn drop_use(&self, id: &ReservationId) {
         self.state().take_out(&Key::Use(id.clone()));
+    }
+
+    /// The same, of whether it computes.
+    pub fn drop_idle(&self, id: &ReservationId) {
+        self.state().take_out(&Key::Idle(id.clone()));
     }
 
     /// Whether a controller has what there is to say of the window.
@@ -446,7 +476,7 @@ impl Outbox {
         let unsaid = unsaid.enumerate().take_while(|(n, (_, entry))| *n == 0 || !alone(entry));
         let unsaid = unsaid.map(|(_, one)| one).take(max);
         let (places, mut reports): (Vec<u64>, Vec<Report>) =
-            unsaid.map(|(at, entry)| (*at, entry.report.clone())).unzip();
+            unsaid.map(|(at, entry)| (*at, entry.report_now())).unzip();
         for report in &mut reports {
             if let Report::Checkpoint { completed_at, age, .. } = report {
                 *age = now.since(*completed_at).saturating_sub(*age);

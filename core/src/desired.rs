@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::ResumeOrder;
 use crate::ending::{NoLonger, ReservationRules};
 use crate::id::{AllocationId, JobId, LeaseId, ReservationId};
+use crate::idle::DesiredIdle;
 use crate::job::{Job, JobSpec};
 use crate::lease::{Epoch, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
@@ -48,6 +49,9 @@ pub struct DesiredNode {
     /// The open windows that end although the rules would extend them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub no_longer: BTreeMap<ReservationId, NoLonger>,
+    /// The idle reservations that fleet releases, and when.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub idle: BTreeMap<ReservationId, DesiredIdle>,
     /// The machine is to reboot, now that nothing is on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<DesiredReboot>,

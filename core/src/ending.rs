@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::idle::{Idle, IdleRules};
 use crate::name::GpuUuid;
 use crate::time::{Millis, Timestamp};
 use crate::word::words;
@@ -51,12 +52,14 @@ pub struct ReservationRules {
     pub no_show: Millis,
     /// Between asking a process to end and ending it.
     pub grace: Millis,
+    pub idle: IdleRules,
 }
 
 impl Default for ReservationRules {
     fn default() -> Self {
         let at_end = EndPolicy::default();
-        Self { at_end, no_show: NO_SHOW_DEFAULT, grace: GRACE_DEFAULT }
+        let idle = IdleRules::default();
+        Self { at_end, no_show: NO_SHOW_DEFAULT, grace: GRACE_DEFAULT, idle }
     }
 }
 
@@ -69,12 +72,13 @@ impl ReservationRules {
 
 impl std::fmt::Display for ReservationRules {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { at_end, no_show, grace } = self;
+        let Self { at_end, no_show, grace, idle } = self;
         write!(f, "at the end {}, grace {grace}, ", at_end.word())?;
         match *no_show {
             Millis::ZERO => write!(f, "unused reservations are never released"),
             no_show => write!(f, "released if nobody uses it for {no_show}"),
-        }
+        }?;
+        write!(f, ", {idle}")
     }
 }
 
@@ -104,6 +108,12 @@ pub struct Usage {
     /// Nobody is there since then, by the word of a node that is heard.
     #[serde(default)]
     pub nobody_since: Option<Timestamp>,
+    /// Its GPUs compute nothing, by the word of a node that is heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<Idle>,
+    /// The record says so: of idle and of busy again, each follows on the other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub idle_said: bool,
 }
 
 impl Usage {

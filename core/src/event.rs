@@ -14,6 +14,7 @@ use crate::gpu_use::MeasuredUse;
 use crate::health::Severity;
 use crate::hold::HoldEvent;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, SeriesId, TokenId};
+use crate::idle::IdleEvent;
 use crate::image::ImageUsed;
 use crate::job::JobDefaults;
 use crate::lease::Epoch;
@@ -655,4 +656,5 @@ pub enum Event {
     /// Boxed: it holds classes as they were and as they are.
     Preemption(Box<PreemptionEvent>),
     Hold(HoldEvent),
+    Idle(IdleEvent),
 }

@@ -30,6 +30,7 @@ pub mod holdings;
 #[cfg(test)]
 mod hostile;
 pub mod id;
+pub mod idle;
 pub mod image;
 pub mod job;
 pub mod lease;

@@ -35,6 +35,7 @@ mod first_run;
 mod forgery;
 mod gpus;
 mod hostile;
+mod idle;
 mod images;
 mod isolation;
 mod layers;

@@ -410,6 +410,8 @@ fn rules(typist: &Typist<'_>) -> Result<()> {
     typist.all(&[
         "fleet reservation rules --at-end stop --grace 5m",
         "fleet reservation rules --no-show 1h",
+        "fleet reservation rules --idle-after 2h",
+        "fleet reservation rules --idle-release 4h",
         "fleet reservation limits students --gpus 2 --time 3d --ahead 14d",
         "fleet reservation limits '*' --gpus 4",
     ])

@@ -223,6 +223,38 @@ export const cases = {
     assert.equal(taken.filter((one) => one.note === "once").length, 1);
   },
 
+  async "an-idle-reservation-is-said-and-can-be-released"(browser) {
+    const page = await browser.open();
+    const spot = await freeSpot(page);
+    const made = await book(page, spot, 10, 14, "idle");
+    // A node calls nothing idle within the time of this test.
+    await page.route("**/api/v1/calendar", async (route) => {
+      const response = await route.fetch();
+      if (response.status() !== 200) return route.fulfill({ response });
+      const body = await response.json();
+      for (const one of body.items.flatMap((gpu) => gpu.taken)) {
+        if (one.id !== made.id) continue;
+        one.idle_since = new Date(spot.day + 10 * HOUR).toISOString();
+        one.idle_release_at = new Date(spot.day + 13 * HOUR).toISOString();
+      }
+      return route.fulfill({ response, body: JSON.stringify(body) });
+    });
+    await openDay(page, spot);
+    const bar = ownBar(page, browser, "idle");
+    await bar.waitFor();
+    const label = await bar.getAttribute("aria-label");
+    assert.match(label, /mine, idle since .*10:00, released at .*13:00 if it stays idle, idle$/);
+    assert.match(await bar.textContent(), /idle/, "not by its colour alone");
+    assert.ok(await bar.evaluate((element) => element.classList.contains("idle")));
+    await browser.shoot(page, "idle");
+    await bar.click();
+    await page.locator("#details[open]").waitFor();
+    assert.match(await page.locator("#details-facts").textContent(), /Useidle since .*10:00, released at/);
+    await page.click("#details-release");
+    await page.locator("dialog.question button.danger").click();
+    await bar.waitFor({ state: "detached" });
+  },
+
   async "a-drawing-keeps-focus-and-scroll"(browser) {
     const page = await browser.open(0, "/", { viewport: { width: 700, height: 420 } });
     const spot = await freeSpot(page);

@@ -9,6 +9,7 @@
 //!   a GPU, and until when.
 //! - [`epochs`]: which orders are out of date. [`due`]: which warnings people get. [`last_saves`]: which jobs a shutdown
 //!   waits for. [`retention`]: which records go. [`measured`]: who used which GPU how much.
+//! - [`idle`]: which windows compute nothing. [`idle_due`]: who reads of that.
 //!
 //! Nothing here looks at health: a node that is cut off never evicts, and it stops only what runs into time that was
 //! promised to somebody else.
@@ -17,6 +18,8 @@ pub mod clock;
 pub mod due;
 pub mod epochs;
 pub mod grant;
+pub mod idle;
+pub mod idle_due;
 pub mod last_saves;
 pub mod measured;
 pub mod over;

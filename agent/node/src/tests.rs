@@ -65,6 +65,7 @@ fn document(windows: Vec<DesiredWindow>, allocations: Vec<DesiredAllocation>) ->
         rules: None,
         reboot: None,
         no_longer: Default::default(),
+        idle: Default::default(),
         release_driver: false,
         probes: Vec::new(),
         removals: Vec::new(),

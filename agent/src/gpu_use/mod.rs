@@ -1,8 +1,11 @@
-//! Measures how busy the GPUs are that somebody holds, and reports each part of an hour once it is over.
+//! Measures how busy the GPUs are that somebody holds, and reports each part of an hour once it is over. By the same
+//! samples it says which reservations are idle (`idle.rs`).
 //!
 //! The inventory calls it with each look at the GPUs; it never asks the driver itself. What is counted now is stored once a
 //! minute and at the agent's end, so a power cut makes at most a minute unknown. What is over is kept until a controller has
 //! answered. Each part of an hour has one file, with GPUs and holders: no pids and no command lines.
+
+mod idle;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,6 +19,7 @@ use fleet_core::gpu_use::{NodeUse, USE_KEPT_MAX};
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::{GpuUuid, NodeName};
 use fleet_core::time::{Millis, Timestamp};
+use fleet_node::idle::Watch;
 use fleet_node::measured::{Holding, Meter, Moment, Sample, Slot, pause_of};
 use fleet_proto::transport::files;
 use serde::{Deserialize, Serialize};
@@ -26,6 +30,8 @@ use crate::attempts::Registry;
 use crate::chain::chain;
 use crate::clock;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState};
+use crate::holders::Orders;
+use crate::idle::IdleNow;
 use crate::outbox::Outbox;
 use crate::state_file;
 
@@ -47,6 +53,10 @@ pub(crate) struct Parts<'a> {
     pub(crate) leases: Option<&'a [DesiredLease]>,
     pub(crate) registry: &'a Registry,
     pub(crate) outbox: &'a Outbox,
+    /// How windows end, and which idle ones the controllers ask about.
+    pub(crate) orders: &'a Orders,
+    /// Where the terminals look which windows are idle.
+    pub(crate) idle: &'a IdleNow,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -64,6 +74,8 @@ pub struct GpuUses(Arc<Mutex<State>>);
 struct State {
     folder: PathBuf,
     meter: Meter,
+    /// Which windows compute nothing. A new agent counts from its start.
+    watch: Watch,
     /// The fleet's time.
     line: Contact,
     /// How long this node waits with a report.
@@ -102,6 +114,7 @@ impl GpuUses {
         let state = State {
             stored: slots.iter().map(|slot| (slot.seen.from, state_of(slot))).collect(),
             meter: Meter::resume(every, slots),
+            watch: Watch::default(),
             pause: pause_of(node.as_str(), every),
             folder,
             line,
@@ -163,9 +176,10 @@ impl State {
     }
 
     fn look(&mut self, parts: Parts<'_>) -> Changes {
+        let (now, samples) = (self.now(), self.samples(parts));
+        idle::look(&mut self.watch, parts, &samples, now.map(|now| now.fleet));
         // Without the fleet's time nobody knows which hour it is: what is held now stays unknown.
-        let Some(now) = self.now() else { return Changes::default() };
-        let samples = self.samples(parts);
+        let Some(now) = now else { return Changes::default() };
         self.meter.look(now, samples);
         let mut changes = Changes::default();
         let finished = self.meter.take_finished(now.fleet);

@@ -2,10 +2,14 @@
 use super::*;
 use crate::gpu::Observed;
 use fleet_core::command::Report;
+use fleet_core::ending::ReservationRules;
 use fleet_core::gpu_use::hour_of;
 use fleet_core::id::{AllocationId, LeaseId, ReservationId};
+use fleet_core::idle::{DesiredIdle, IdleRules, IdleSeen};
 use fleet_core::lease::Epoch;
 use fleet_core::name::UserName;
+use fleet_core::node::NodeFacts;
+use fleet_node::idle_due::WindowIdle;
 
 const HOUR: Timestamp = Timestamp(500_000 * 3_600_000);
 
@@ -15,6 +19,8 @@ struct Node {
     outbox: Outbox,
     registry: Registry,
     leases: Vec<DesiredLease>,
+    orders: Orders,
+    idle: IdleNow,
     sample: u64,
     dir: tempfile::TempDir,
 }
@@ -58,6 +64,8 @@ impl Node {
             outbox: Outbox::default(),
             registry: Registry::new(dir.path()),
             leases: vec![lease(LeaseHolder::Reservation(reservation()))],
+            orders: Orders::default(),
+            idle: IdleNow::default(),
             sample: 0,
             dir,
         }
@@ -79,8 +87,9 @@ impl Node {
         gpu.telemetry.utilization_percent = utilization;
         snapshot.gpus.push(gpu);
         let (registry, outbox) = (&self.registry, &self.outbox);
-        let leases = Some(&self.leases[..]);
-        self.uses.look(Parts { snapshot: &snapshot, leases, registry, outbox }).await;
+        let (leases, orders, idle) = (Some(&self.leases[..]), &self.orders, &self.idle);
+        let parts = Parts { snapshot: &snapshot, leases, registry, outbox, orders, idle };
+        self.uses.look(parts).await;
     }
 
     /// Measures for a little. Time is what is measured, so it has to pass here.
@@ -215,4 +224,109 @@ fn a_file_that_cannot_be_read_is_left_and_the_others_are_read() {
     Changes { write, remove: vec![Timestamp(7)] }.apply(dir.path());
     assert_eq!(read_all(dir.path()).len(), 1);
     assert!(dir.path().join("5.json").exists());
+}
+
+impl Node {
+    /// What is new about whether the reservation is idle.
+    fn idle_said(&self) -> Vec<IdleSeen> {
+        let Some(batch) = self.outbox.next_batch(HOUR) else { return Vec::new() };
+        let seen = batch.reports.iter().filter_map(|report| match report {
+            Report::Idle { reservation: id, seen } if *id == reservation() => Some(*seen),
+            _ => None,
+        });
+        let seen = seen.collect();
+        self.outbox.answered(&batch, false);
+        seen
+    }
+
+    /// Where a reservation is idle after some milliseconds without work.
+    fn quick_to_call_idle(mut self) -> Self {
+        let idle = IdleRules { after: Millis(15), ..IdleRules::default() };
+        self.orders.rules = Some(ReservationRules { idle, ..ReservationRules::default() });
+        self
+    }
+
+    async fn rests(&mut self) {
+        self.look(Observed::Value(0)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        self.look(Observed::Value(0)).await;
+    }
+
+    fn window(&self) -> WindowIdle {
+        self.idle.get().windows[&reservation()]
+    }
+}
+
+fn node_facts() -> NodeFacts {
+    NodeFacts::bare(fleet_core::node::MachineIdentity::default())
+}
+
+fn is_idle(said: &[IdleSeen]) -> bool {
+    matches!(said, [IdleSeen::Idle { for_ms }] if *for_ms >= Millis(15))
+}
+
+#[tokio::test]
+async fn controllers_and_terminals_hear_of_an_idle_window() {
+    let mut node = Node::at(HOUR).quick_to_call_idle();
+    let release_at = HOUR + Millis::hours(4);
+    node.orders.idle.insert(reservation(), DesiredIdle { release_at, confirm: false });
+    node.rests().await;
+    assert!(is_idle(&node.idle_said()));
+    let WindowIdle::Idle { since, release_at: at } = node.window() else { panic!() };
+    assert!(since >= HOUR && at == Some(release_at));
+    node.rests().await;
+    assert_eq!(node.idle_said(), []);
+    node.orders.idle.insert(reservation(), DesiredIdle { release_at, confirm: true });
+    node.rests().await;
+    assert!(is_idle(&node.idle_said()), "the controllers asked");
+    node.look(Observed::Value(3)).await;
+    assert_eq!((node.idle_said(), node.window()), (vec![IdleSeen::Busy], WindowIdle::Busy));
+    // What is over is not said to another controller.
+    node.rests().await;
+    assert!(is_idle(&node.idle_said()));
+    node.leases.clear();
+    node.rests().await;
+    node.outbox.begin(&node_facts());
+    assert_eq!(node.idle_said(), []);
+    assert!(node.idle.get().windows.is_empty());
+}
+
+#[tokio::test]
+async fn an_idle_window_is_said_with_its_whole_length_on_a_new_connection() {
+    let mut node = Node::at(HOUR).quick_to_call_idle();
+    node.rests().await;
+    let first = node.idle_said();
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    node.outbox.begin(&node_facts());
+    let ([IdleSeen::Idle { for_ms: one }], [IdleSeen::Idle { for_ms: other }]) =
+        (&first[..], &node.idle_said()[..])
+    else {
+        panic!("{first:?}")
+    };
+    assert!(*other >= *one + Millis(30), "{one} {other}");
+}
+
+#[tokio::test]
+async fn a_window_is_not_idle_while_a_job_is_prepared_or_nothing_is_measured() {
+    let mut node = Node::at(HOUR).quick_to_call_idle();
+    node.leases.push(lease(LeaseHolder::Allocation(attempt())));
+    node.rests().await;
+    assert_eq!(node.idle_said(), [], "its attempt is not here yet");
+    let (phase, seen) = tokio::sync::watch::channel(fleet_node::AttemptPhase::Starting);
+    let gpus = node.leases[0].gpus.clone();
+    let shown = crate::attempts::Shown { phase: seen, gpus, ..crate::attempts::Shown::ended() };
+    node.registry.insert(attempt(), shown);
+    node.rests().await;
+    assert_eq!(node.idle_said(), [], "it starts");
+    phase.send_replace(fleet_node::AttemptPhase::Running);
+    node.rests().await;
+    assert!(is_idle(&node.idle_said()), "it runs, and computes nothing");
+    let mut node = Node::at(HOUR).quick_to_call_idle();
+    node.look(Observed::NotSupported).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    node.look(Observed::NotSupported).await;
+    assert_eq!((node.idle_said(), node.window()), (vec![], WindowIdle::Neither));
+    let mut node = Node::at(HOUR);
+    node.rests().await;
+    assert!(node.idle.get().windows.is_empty(), "controllers of before have no rules");
 }

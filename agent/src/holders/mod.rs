@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleet_core::ending::{GpuHolder, ReservationRules};
-use fleet_core::id::LeaseId;
+use fleet_core::id::{LeaseId, ReservationId};
+use fleet_core::idle::DesiredIdle;
 use fleet_core::window::Enforcement;
 use nix::unistd::{Uid, User};
 use tokio::sync::{Semaphore, watch};
@@ -48,6 +49,8 @@ pub struct Orders {
     pub mode: Option<Enforcement>,
     /// By lease.
     pub over: BTreeMap<LeaseId, Over>,
+    /// The idle windows that the controllers release.
+    pub idle: BTreeMap<ReservationId, DesiredIdle>,
 }
 
 impl Orders {

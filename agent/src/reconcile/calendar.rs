@@ -298,7 +298,10 @@ impl Reconciler {
         let over = self.calendar.now().map(|now| promises.over(now, proving)).unwrap_or_default();
         // Root's switch on the node lowers what an admin ordered.
         let mode = promises.enforce.map(|ordered| ordered.at_most(promises.enforcement()));
-        self.parts.gpus.holders.order(Orders { rules: promises.rules, mode, over });
+        let desired = self.parts.desired.borrow();
+        let idle = desired.as_ref().map(|desired| desired.idle.clone()).unwrap_or_default();
+        let rules = promises.rules;
+        self.parts.gpus.holders.order(Orders { rules, mode, over, idle });
     }
 
     /// Says who may open which GPU now: whose windows are open, and whose jobs have it. The terminals hear the same.

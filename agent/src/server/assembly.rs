@@ -212,6 +212,7 @@ impl Assembly {
             floors: self.floors.clone(),
             usages: Usages::open(&self.config.state_dir)?,
             gpu_uses,
+            idle: self.terminals.idle().clone(),
             registry: self.registry.clone(),
             outbox: self.outbox.clone(),
             leases,

@@ -1,7 +1,7 @@
-//! What people who are logged in read on their terminals: that a reservation of theirs ends soon, and whose the GPU is that
-//! they were kept out of.
+//! What people who are logged in read on their terminals: that a reservation of theirs ends soon or is idle, and whose the
+//! GPU is that they were kept out of.
 //!
-//! - [`fleet_node::due`]: pure, which warnings the users of windows get now, once each. [`denials`]: pure, which users get
+//! - [`fleet_node::due`], [`fleet_node::idle_due`]: pure, which warnings the users of windows get now, once each. [`denials`]: pure, which users get
 //!   a message about a denial, and how often. [`free_gpus`]: what they could have instead, by a controller's word.
 //!   [`words`]: pure, the texts. `tty`: the terminals of a user; `mail`: their mail. [`task`]: all of it together.
 //!
@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::free_gpus::FreeGpus;
 use crate::denied::{Denied, DeniedUsers};
+use crate::idle::IdleNow;
 use fleet_node::{Grant, Running};
 
 /// What the reconcile task knows.
@@ -38,6 +39,7 @@ pub struct Handle {
     /// None before the reconcile task's first word.
     known: Arc<Mutex<Option<Known>>>,
     denied: DeniedUsers,
+    idle: IdleNow,
     elsewhere: FreeGpus,
 }
 
@@ -61,6 +63,12 @@ impl Handle {
     #[must_use]
     pub fn denied(&self) -> &DeniedUsers {
         &self.denied
+    }
+
+    /// Where it is said which windows are idle.
+    #[must_use]
+    pub fn idle(&self) -> &IdleNow {
+        &self.idle
     }
 
     /// For the link, which asks.

@@ -31,6 +31,7 @@ use crate::gate;
 use crate::gpu;
 use crate::state_file::{self, StateFileError};
 use fleet_node::due::{Broken, Said};
+use fleet_node::idle_due::IdleSaid;
 use fleet_user::Users;
 
 const FILE: &str = "terminals.json";
@@ -48,6 +49,9 @@ const MAILING_MAX: usize = 64;
 struct Stored {
     v: u32,
     said: Said,
+    /// Of idle windows.
+    #[serde(default, skip_serializing_if = "IdleSaid::is_empty")]
+    idle: IdleSaid,
 }
 
 /// The user that a message is for.
@@ -90,6 +94,7 @@ pub struct Task {
     pulse: Pulse,
     path: PathBuf,
     said: Said,
+    idle_said: IdleSaid,
     denials: Denials,
     /// Messages on their way; each returns the user of a denial who was not there to read it.
     telling: JoinSet<Option<u32>>,
@@ -101,7 +106,7 @@ impl Task {
     pub fn open(parts: TaskParts<'_>) -> Result<Self, StateFileError> {
         let path = parts.state_dir.join(FILE);
         let stored: Option<Stored> = state_file::read(&path, VERSION)?;
-        let said = stored.map(|stored| stored.said).unwrap_or_default();
+        let (said, idle_said) = stored.map(|stored| (stored.said, stored.idle)).unwrap_or_default();
         Ok(Self {
             node: parts.node,
             jobs: parts.jobs,
@@ -115,6 +120,7 @@ impl Task {
             pulse: parts.pulse,
             path,
             said,
+            idle_said,
             denials: Denials::default(),
             telling: JoinSet::new(),
             mailing: JoinSet::new(),
@@ -136,6 +142,7 @@ impl Task {
             }
             if let Some((known, denied)) = self.handle.take() {
                 self.say_what_ends(&known).await;
+                self.say_what_is_idle(&known).await;
                 self.say_what_is_broken(&known).await;
                 self.say_who_was_denied(&known, denied);
             }
@@ -162,6 +169,25 @@ impl Task {
                 let text = here.ending(one, user, &indexes, alone);
                 self.tell(To::User(user.clone()), ready(text.clone()));
                 self.mail(user.clone(), here.subject(one, &indexes), text);
+            }
+        }
+    }
+
+    async fn say_what_is_idle(&mut self, known: &Known) {
+        let Some(now) = self.line.now() else { return };
+        let (before, alone) = (self.idle_said.clone(), self.line.is_alone());
+        let due = self.idle_said.due(&known.running, &self.handle.idle().get(), alone, now);
+        if self.idle_said != before {
+            self.store().await;
+        }
+        let here = self.here(now);
+        for warning in due {
+            let indexes: Vec<Option<u32>> =
+                warning.one.gpus.iter().map(|gpu| self.index(gpu)).collect();
+            for user in warning.one.users() {
+                let text = here.idle(warning, user, &indexes, alone);
+                self.tell(To::User(user.clone()), ready(text.clone()));
+                self.mail(user.clone(), here.idle_subject(warning, &indexes), text);
             }
         }
     }
@@ -218,7 +244,8 @@ impl Task {
     }
 
     async fn store(&self) {
-        let stored = Stored { v: VERSION, said: self.said.clone() };
+        let (said, idle) = (self.said.clone(), self.idle_said.clone());
+        let stored = Stored { v: VERSION, said, idle };
         let path = self.path.clone();
         match spawn_blocking(move || state_file::replace(&path, &stored)).await {
             Ok(Ok(())) => {}
@@ -379,7 +406,8 @@ mod tests {
         assert_eq!(said.due(&one, false, now).len(), 1);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
-        state_file::replace(&path, &Stored { v: VERSION, said: said.clone() }).unwrap();
+        let stored = Stored { v: VERSION, said: said.clone(), idle: IdleSaid::default() };
+        state_file::replace(&path, &stored).unwrap();
         let mut again = state_file::read::<Stored>(&path, VERSION).unwrap().unwrap().said;
         assert_eq!(again, said);
         assert!(again.due(&one, false, now).is_empty());

@@ -8,6 +8,7 @@ use jiff::tz::TimeZone;
 
 use super::free_gpus::Hint;
 use crate::denied::Outcome;
+use fleet_node::idle_due::IdleWarning;
 use fleet_node::{After, Running};
 
 /// What a GPU is called where nobody knows its number yet.
@@ -79,6 +80,52 @@ impl Here {
             (After::Over, None) => format!("{longer}{ended}"),
         };
         format!("{first} {rest}")
+    }
+
+    /// To one of those who use a window that is idle. `alone`: no controller answers.
+    pub fn idle(
+        &self,
+        warning: IdleWarning<'_>,
+        user: &UserName,
+        indexes: &[Option<u32>],
+        alone: bool,
+    ) -> String {
+        let IdleWarning { one, since, release_at } = warning;
+        let (id, gpus, owner) = (&one.reservation, self.gpus(indexes), &one.owner);
+        let (at, long) = (self.time(since), in_words(self.now.since(since)));
+        let end = self.time(one.window.ends_at);
+        let (whose, how) = match owner == user {
+            true => ("Your".to_owned(), format!("`fleet release {id}` releases it now.")),
+            false => (format!("{owner}'s"), format!("{owner} can release it.")),
+        };
+        let then = match (release_at, one.after) {
+            (Some(release), _) => format!(
+                "If it stays idle, it is released at {}: what still runs in it then is ended.",
+                self.time(release)
+            ),
+            (None, _) if alone => {
+                format!("No controller answers, so it is not released before its end at {end}.")
+            }
+            (None, After::MayGoOn) => {
+                format!("It stays reserved until {end}, and longer while a program is on its GPUs.")
+            }
+            (None, After::Over | After::NoLonger(_)) => format!("It stays reserved until {end}."),
+        };
+        format!(
+            "{whose} reservation {id} of {gpus} is idle: its GPUs have computed nothing since {at} (for {long}). \
+             {then} {how}"
+        )
+    }
+
+    /// What a mail about that is called.
+    pub fn idle_subject(&self, warning: IdleWarning<'_>, indexes: &[Option<u32>]) -> String {
+        let IdleWarning { one, since, release_at } = warning;
+        let (id, gpus) = (&one.reservation, self.gpus(indexes));
+        let first = format!("fleet: {id} of {gpus} is idle since {}", self.time(since));
+        match release_at {
+            Some(at) => format!("{first}, released at {}", self.time(at)),
+            None => first,
+        }
     }
 
     /// To one of those who use a window on a GPU that is broken.
@@ -299,6 +346,38 @@ mod tests {
         assert!(adas.starts_with("ada's") && adas.contains("ada has the next one. What"), "{adas}");
         assert!(say(60, None, false).contains("(in 1 hour). It is extended while you use"));
         assert!(say(60, None, true).contains("No controller answers"));
+    }
+
+    #[test]
+    fn who_leaves_gpus_idle_reads_since_when_and_what_happens_when() {
+        let say = |reader: &str, after, release: Option<u64>, alone| {
+            let loss = Loss { gpus: Vec::new(), next: None, ended: true };
+            let one = adas(reader, 90, after, loss);
+            let release_at = release.map(|minutes| NOON + Millis::minutes(minutes));
+            let warning = IdleWarning { one: &one, since: NOON - Millis::hours(2), release_at };
+            let indexes = [Some(0), Some(1)];
+            let subject = here().idle_subject(warning, &indexes);
+            (here().idle(warning, &user(reader), &indexes, alone), subject)
+        };
+        let (text, subject) = say("ada", After::Over, None, false);
+        assert_eq!(
+            text,
+            "Your reservation res-1 of titan01:0,1 is idle: its GPUs have computed nothing since 10:00 (for 2 hours). \
+             It stays reserved until 13:30. `fleet release res-1` releases it now."
+        );
+        assert_eq!(subject, "fleet: res-1 of titan01:0,1 is idle since 10:00");
+        let (text, subject) = say("ada", After::MayGoOn, Some(15), false);
+        assert!(text.contains(
+            "(for 2 hours). If it stays idle, it is released at 12:15: what still runs in it then is ended. `fleet"
+        ));
+        assert!(subject.ends_with("is idle since 10:00, released at 12:15"), "{subject}");
+        let (text, _) = say("eve", After::MayGoOn, None, false);
+        assert!(text.starts_with("ada's reservation") && text.ends_with("ada can release it."));
+        assert!(text.contains("until 13:30, and longer while a program is on its GPUs."), "{text}");
+        let (text, _) = say("ada", After::MayGoOn, None, true);
+        assert!(
+            text.contains("No controller answers, so it is not released before its end at 13:30")
+        );
     }
 
     #[test]

@@ -289,7 +289,9 @@ pub(crate) struct ReservationLimitsArgs {
     Examples:\n  \
     fleet reservation rules\n  \
     fleet reservation rules --at-end stop --grace 5m\n  \
-    fleet reservation rules --no-show never")]
+    fleet reservation rules --no-show never\n  \
+    fleet reservation rules --idle-after 2h --idle-below 5\n  \
+    fleet reservation rules --idle-release 4h")]
 pub(crate) struct ReservationRulesArgs {
     /// What happens at the end of reservations without an --at-end of their own
     #[arg(long, value_name = "POLICY")]
@@ -300,6 +302,15 @@ pub(crate) struct ReservationRulesArgs {
     /// Time between the request to stop and the kill
     #[arg(long, value_name = "LENGTH")]
     pub(crate) grace: Option<String>,
+    /// Call a reservation idle if its GPUs computed nothing this long, or `never`
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) idle_after: Option<String>,
+    /// A GPU computes nothing if its utilisation is below this many percent
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) idle_below: Option<u32>,
+    /// Release a reservation that is idle this long, or `never`
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) idle_release: Option<String>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

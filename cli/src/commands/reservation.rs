@@ -1,6 +1,8 @@
 //! `reservation list|show|export|rules`, `release`, `extend`.
 
 use fleet_core::id::SeriesId;
+use fleet_core::idle::{IDLE_AFTER_MIN, IDLE_NOTICE};
+use fleet_core::time::Millis;
 use fleet_core::view::ReservationShown;
 use fleet_proto::json::reservation::{Reservation, ReservationRules};
 use fleet_proto::v1::{
@@ -237,15 +239,61 @@ pub(super) async fn rules(context: &Context, args: &ReservationRulesArgs) -> Res
         None => None,
     };
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let answer = if args.at_end.is_none() && no_show_ms.is_none() && grace_ms.is_none() {
+    let (idle_after_ms, idle_release_ms) = idle_times(context, args, &client).await?;
+    let idle_below_percent = args.idle_below;
+    let idle = idle_after_ms.is_some() || idle_release_ms.is_some() || idle_below_percent.is_some();
+    let answer = if args.at_end.is_none() && no_show_ms.is_none() && grace_ms.is_none() && !idle {
         let request = GetReservationRulesRequest {};
         client.call(request, async |api, r| api.get_reservation_rules(r).await).await?
     } else {
         let at_end = args.at_end.map(AtEnd::word).unwrap_or_default().to_owned();
         let meta = client.request_meta()?;
-        let request = SetReservationRulesRequest { meta, at_end, no_show_ms, grace_ms };
+        let request = SetReservationRulesRequest {
+            meta,
+            at_end,
+            no_show_ms,
+            grace_ms,
+            idle_after_ms,
+            idle_below_percent,
+            idle_release_ms,
+        };
         client.call(request, async |api, r| api.set_reservation_rules(r).await).await?
     };
     print(&printer.one(&ReservationRules::from(answer))?)?;
     Ok(Exit::Done)
+}
+
+/// From when on a reservation is idle, and when it is released for that, where they are typed. Programs take minutes to
+/// begin, and users read of a release before it: what leaves no time for that is refused.
+async fn idle_times(
+    context: &Context,
+    args: &ReservationRulesArgs,
+    client: &Client,
+) -> Result<(Option<u64>, Option<u64>), Failure> {
+    let typed = |flag: &str, text: Option<&String>| match text.map(String::as_str) {
+        Some(NEVER | "0") => Ok(Some(0)),
+        Some(text) => context.length(flag, text).map(Some),
+        None => Ok(None),
+    };
+    let after = typed("--idle-after", args.idle_after.as_ref())?;
+    let release = typed("--idle-release", args.idle_release.as_ref())?;
+    if after.is_some_and(|ms| ms > 0 && ms < IDLE_AFTER_MIN.0) {
+        let problem = format!("at least {IDLE_AFTER_MIN}, or `never`: programs take time to start");
+        return Err(Failure::usage("--idle-after", problem));
+    }
+    if after.is_some() || release.is_some() {
+        let request = GetReservationRulesRequest {};
+        let now = client.call(request, async |api, r| api.get_reservation_rules(r).await).await?;
+        let (after, release) =
+            (after.unwrap_or(now.idle_after_ms), release.unwrap_or(now.idle_release_ms));
+        let least = Millis(after) + IDLE_NOTICE;
+        if release > 0 && after > 0 && release < least.0 {
+            let problem = format!(
+                "at least {least}: it is called idle after {}, and users are warned {IDLE_NOTICE} before a release",
+                Millis(after)
+            );
+            return Err(Failure::usage("--idle-release", problem));
+        }
+    }
+    Ok((after, release))
 }

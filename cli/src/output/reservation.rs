@@ -56,15 +56,40 @@ pub(crate) fn waits_shown(reservation: &Reservation, clock: &Clock) -> String {
     }
 }
 
+/// `active`; `idle 2h` of an active one whose GPUs compute nothing.
+fn state(reservation: &Reservation, clock: &Clock) -> String {
+    match reservation.idle_since {
+        Some(since) => {
+            let ms = clock.now_ms().saturating_sub(since.0);
+            format!("idle {}", about(ms))
+        }
+        None => reservation.state.to_string(),
+    }
+}
+
+/// A length in its largest unit: `2h`.
+fn about(ms: u64) -> String {
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m")];
+    let unit = units.into_iter().find(|(scale, _)| ms >= *scale);
+    unit.map_or("0m".to_owned(), |(scale, unit)| format!("{}{unit}", ms / scale))
+}
+
+/// Since when it is idle, and what happens when.
+fn idle(reservation: &Reservation, clock: &Clock) -> Option<String> {
+    let since = format!("since {}", clock.second(reservation.idle_since?.0));
+    Some(match reservation.idle_release_at {
+        Some(at) => format!("{since}; released at {} if it stays idle", clock.second(at.0)),
+        None => since,
+    })
+}
+
 impl Row for Reservation {
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("RESERVATION", |r: &Self, _| r.id.clone()),
             Column::new("OWNER", |r: &Self, _| r.owner.clone()).clip_to(8),
             Column::new("PROJECT", |r: &Self, _| r.project.clone()).wide(),
-            Column::new("STATE", |r: &Self, _| r.state.to_string())
-                .state(|r| Tone::of(&r.state))
-                .rank(1),
+            Column::new("STATE", state).state(|r| Tone::of(&r.state)).rank(1),
             Column::new("GPUS", |r: &Self, _| r.gpus_shown()).clip(),
             Column::when("FROM", |r: &Self| r.starts_at),
             Column::when("UNTIL", |r: &Self| r.ends_at),
@@ -93,6 +118,7 @@ impl Row for Reservation {
             ("Note", self.note.clone()),
             ("Reason", self.reason.clone()),
             ("Waiting", self.waiting_place.map(|_| waits_shown(self, clock))),
+            ("Idle", idle(self, clock)),
             ("Unconfirmed", self.unconfirmed.clone()),
             ("Moves to", self.next.as_ref().map(|next| place_shown(next, clock))),
             ("Made", self.created_at.map(|at| clock.second(at.0))),
@@ -105,24 +131,34 @@ impl Row for Reservation {
 /// What stands for a time that never comes.
 pub(crate) const NEVER: &str = "never";
 
-fn no_show(rules: &ReservationRules) -> String {
-    rules.no_show_ms.map_or(NEVER.to_owned(), length)
+fn or_never(ms: Option<u64>) -> String {
+    ms.map_or(NEVER.to_owned(), length)
+}
+
+fn idle_below(rules: &ReservationRules) -> String {
+    format!("{} %", rules.idle_below_percent)
 }
 
 impl Row for ReservationRules {
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("AT END", |rules: &Self, _| rules.at_end.clone()),
-            Column::new("NO SHOW", |rules: &Self, _| no_show(rules)),
+            Column::new("NO SHOW", |rules: &Self, _| or_never(rules.no_show_ms)),
             Column::new("GRACE", |rules: &Self, _| length(rules.grace_ms)),
+            Column::new("IDLE AFTER", |rules: &Self, _| or_never(rules.idle_after_ms)),
+            Column::new("IDLE BELOW", |rules: &Self, _| idle_below(rules)),
+            Column::new("IDLE RELEASE", |rules: &Self, _| or_never(rules.idle_release_ms)),
         ]
     }
 
     fn lines(&self, _clock: &Clock) -> Vec<(&'static str, String)> {
         vec![
             ("At end", self.at_end.clone()),
-            ("No show", no_show(self)),
+            ("No show", or_never(self.no_show_ms)),
             ("Grace", length(self.grace_ms)),
+            ("Idle after", or_never(self.idle_after_ms)),
+            ("Idle below", idle_below(self)),
+            ("Idle release", or_never(self.idle_release_ms)),
         ]
     }
 }

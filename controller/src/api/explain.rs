@@ -11,7 +11,7 @@ use fleet_core::reason::Wait;
 use fleet_core::scheduler;
 use fleet_core::time::{Millis, Timestamp};
 use fleet_core::view::reservation::Listed;
-use fleet_core::view::{Names, NamesAt, share, text};
+use fleet_core::view::{self, Names, NamesAt, share, text};
 use fleet_core::{Event, Fsm};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
@@ -254,7 +254,11 @@ impl Context {
             let gpus: Vec<String> =
                 r.gpus.iter().map(|g| format!("{}:{}", g.node, g.index)).collect();
             let gpus = if gpus.is_empty() { r.waits_for } else { gpus.join(", ") };
-            let why = if r.reason.is_empty() { String::new() } else { format!(": {}", r.reason) };
+            let idle = fsm.reservation(id).and_then(view::reservation::idle);
+            let idle = idle.map(|idle| idle.told(fsm.now()));
+            let why = idle.into_iter().chain((!r.reason.is_empty()).then(|| r.reason.clone()));
+            let why: Vec<String> = why.collect();
+            let why = if why.is_empty() { String::new() } else { format!(": {}", why.join("; ")) };
             Some(v1::Explanation {
                 id: id.to_string(),
                 kind: "reservation".to_owned(),

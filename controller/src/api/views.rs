@@ -283,6 +283,7 @@ pub(super) fn gpu_refs(fsm: &Fsm, uuids: &[GpuUuid], then: Timestamp) -> Vec<v1:
 
 pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1::Reservation {
     let waits = fsm.waitlist().get(&r.id).filter(|_| r.is_open());
+    let idle = view::reservation::idle(r);
     v1::Reservation {
         id: r.id.to_string(),
         owner: r.owner.to_string(),
@@ -317,6 +318,8 @@ pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1
         earliest_start_unix_ms: waits.map_or(0, |waiter| waiter.earliest_start().0),
         latest_start_unix_ms: waits.map_or(0, |waiter| waiter.latest_start.0),
         waits_for: String::new(),
+        idle_since_unix_ms: idle.map_or(0, |idle| idle.since.0),
+        idle_release_unix_ms: idle.and_then(|idle| idle.release_at).map_or(0, |at| at.0),
     }
 }
 
@@ -389,6 +392,9 @@ pub(super) fn reservation_rules(rules: &ReservationRules) -> v1::ReservationRule
         at_end: rules.at_end.word().to_owned(),
         no_show_ms: rules.no_show.0,
         grace_ms: rules.grace.0,
+        idle_after_ms: rules.idle.after.0,
+        idle_below_percent: rules.idle.below_percent,
+        idle_release_ms: rules.idle.release.0,
     }
 }
 

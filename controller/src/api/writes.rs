@@ -9,6 +9,7 @@ use fleet_core::command::{
 };
 use fleet_core::ending::EndPolicy;
 use fleet_core::id::{JobId, ReservationId};
+use fleet_core::idle::IdleChange;
 use fleet_core::job::{JobFiles, JobSpec, SubmitJob};
 use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_core::time::{Millis, Timestamp, Window};
@@ -109,6 +110,11 @@ impl Context {
             at_end: at_end(&request.at_end).map_err(|r| to_status(&r))?,
             no_show: request.no_show_ms.map(Millis),
             grace: request.grace_ms.map(Millis),
+            idle: IdleChange {
+                after: request.idle_after_ms.map(Millis),
+                below_percent: request.idle_below_percent,
+                release: request.idle_release_ms.map(Millis),
+            },
         };
         self.change(&caller.actor, Some(key), Command::Ending(command)).await?;
         Ok(self.raft.read(|fsm| views::reservation_rules(fsm.reservation_rules())))

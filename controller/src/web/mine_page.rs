@@ -34,6 +34,9 @@ struct Reservation {
     state: String,
     note: Option<String>,
     reason: Option<String>,
+    /// Since when its GPUs compute nothing, and when it is released for that.
+    idle_since: Option<String>,
+    idle_release_at: Option<String>,
     /// Whether the one who looks can release it.
     open: bool,
 }
@@ -65,6 +68,8 @@ impl Reservation {
             from: reservation.starts_at.map(|at| at.to_string()),
             until: reservation.ends_at.map(|at| at.to_string()),
             state: reservation.state.word().to_owned(),
+            idle_since: reservation.idle_since.map(|at| at.to_string()),
+            idle_release_at: reservation.idle_release_at.map(|at| at.to_string()),
             note: reservation.note,
             reason: reservation.unconfirmed.or(reservation.reason),
             open: open && mine,

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ending::EndPolicy;
 use crate::id::ReservationId;
+use crate::idle::IdleChange;
+use crate::stored::is_default;
 use crate::time::Millis;
 
 /// Commands about how windows end.
@@ -11,7 +13,13 @@ use crate::time::Millis;
 #[serde(rename_all = "snake_case")]
 pub enum EndingCommand {
     /// What is not said stays.
-    SetRules { at_end: Option<EndPolicy>, no_show: Option<Millis>, grace: Option<Millis> },
+    SetRules {
+        at_end: Option<EndPolicy>,
+        no_show: Option<Millis>,
+        grace: Option<Millis>,
+        #[serde(default, skip_serializing_if = "is_default")]
+        idle: IdleChange,
+    },
     /// Of one reservation.
     SetAtEnd { id: ReservationId, at_end: EndPolicy },
 }

@@ -9,6 +9,7 @@ use crate::gpu_use::NodeUse;
 use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, JobId, LeaseId, ReservationId};
+use crate::idle::IdleSeen;
 use crate::image::ImageUsed;
 use crate::lease::Epoch;
 use crate::node::NodeFacts;
@@ -124,6 +125,11 @@ pub enum Report {
         seen: WindowUse,
         /// Somebody was there at any time.
         came: bool,
+    },
+    /// Whether the GPUs of an open window compute: said when that changes, and when the controllers ask.
+    Idle {
+        reservation: ReservationId,
+        seen: IdleSeen,
     },
     /// What the node measured of its GPUs in a part of an hour.
     GpuUse(Box<NodeUse>),

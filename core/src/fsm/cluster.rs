@@ -71,6 +71,7 @@ impl Fsm {
         self.fair_share.turn_back(to);
         self.kept_places.clear();
         self.forget_use_after(to);
+        self.idle_counts_from_now();
         turn.say(Event::ClockReset { from, to });
         Ok(Reply::Done)
     }

@@ -110,6 +110,7 @@ impl Fsm {
         let now = self.now;
         self.let_due_go_on(turn);
         self.release_no_shows(turn);
+        self.ask_before_idle_release();
         self.settle_due_edits(turn);
         self.end_due_reservations(turn, now);
         self.start_due_reservations(turn);

@@ -34,6 +34,7 @@ impl Fsm {
                 enforce: None,
                 rules: None,
                 no_longer: BTreeMap::new(),
+                idle: BTreeMap::new(),
                 reboot: None,
                 release_driver: false,
                 probes: Vec::new(),
@@ -84,6 +85,7 @@ impl Fsm {
         let reboot = self.desired_reboot(node);
         let release_driver = self.node(node).is_some_and(|n| n.drain.is_some());
         let no_longer = self.no_longer(node);
+        let idle = self.desired_idle(node);
         let probes = self.probes(node);
         let removals = self.removals(node);
         let (numbers, forgotten) = self.numbers_of(node);
@@ -101,6 +103,7 @@ impl Fsm {
             enforce,
             rules,
             no_longer,
+            idle,
             reboot,
             release_driver,
             probes,

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::idle::check_idle_rules;
 use super::{Fsm, Turn, cluster::check_text};
 use crate::ending::{
     EXTEND_LEAD, EndPolicy, GRACE_MAX, GpuHolder, HOLDERS_MAX, HolderStep, NO_SHOW_MAX, NoLonger,
@@ -15,7 +16,7 @@ use crate::event::Event;
 use crate::id::{LeaseId, ReservationId};
 use crate::lease::LeaseHolder;
 use crate::name::NodeName;
-use crate::node::Liveness;
+use crate::node::{Liveness, Node};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::{RESERVATION_LENGTH_MAX, Reservation, ReservationState};
@@ -39,7 +40,11 @@ impl Fsm {
         if rules.grace > GRACE_MAX {
             return Err(Rejection::field("grace", format!("at most {GRACE_MAX}")));
         }
+        check_idle_rules(&rules.idle)?;
         let before = std::mem::replace(&mut self.rules, rules);
+        if before.idle != rules.idle {
+            self.idle_counts_from_now();
+        }
         if before != rules {
             let by = turn.actor.display_name();
             turn.say(Event::ReservationRulesSet { rules, before, by });
@@ -83,7 +88,8 @@ impl Fsm {
             EndPolicy::ExtendIfFree if self.goes_on_until(r).is_some() => self.now,
             EndPolicy::ExtendIfFree => ends_at,
         };
-        self.no_show_at(r).map_or(end, |at| at.min(end))
+        let releases = self.no_show_at(r).into_iter().chain(self.idle_release_due(r));
+        releases.fold(end, Timestamp::min)
     }
 
     /// Until when a window that is about to end is extended. For people only: jobs have limits of their own.
@@ -177,12 +183,17 @@ impl Fsm {
     /// When fleet releases a window because nobody came.
     fn no_show_at(&self, r: &Reservation) -> Option<Timestamp> {
         let since = r.usage.nobody_since?;
-        let heard = |node: &crate::node::Node| node.liveness == Liveness::Ready && !node.uncounted;
         let waits = r.state == ReservationState::Active
             && self.rules.no_show > Millis::ZERO
             && !r.usage.came
-            && self.nodes.get(&r.node).is_some_and(heard);
+            && self.is_heard(&r.node);
         waits.then(|| since.max(r.window.starts_at) + self.rules.no_show)
+    }
+
+    /// Whether the word of a node counts now: it is heard, and has said what it holds.
+    pub(super) fn is_heard(&self, node: &NodeName) -> bool {
+        let heard = |node: &Node| node.liveness == Liveness::Ready && !node.uncounted;
+        self.nodes.get(node).is_some_and(heard)
     }
 
     pub(super) fn release_no_shows(&mut self, turn: &mut Turn<'_>) {
@@ -259,17 +270,18 @@ impl Fsm {
         }
     }
 
-    /// The agent went silent or restarted: it must report again that nobody is there. After a reboot nobody is there.
+    /// The agent went silent or restarted: it must report again that nobody is there, or that it is idle. After a reboot nobody is there.
     pub(super) fn forget_use(&mut self, node: &NodeName, rebooted: bool) {
         let forgets = |r: &&Reservation| {
             let usage = &r.usage;
-            usage.nobody_since.is_some() || (rebooted && usage.used)
+            usage.nobody_since.is_some() || usage.idle.is_some() || (rebooted && usage.used)
         };
         let ids: Vec<ReservationId> =
             self.reservations.open_on(node).filter(forgets).map(|r| r.id.clone()).collect();
         for id in ids {
             if let Some(mut r) = self.reservations.get_mut(&id) {
                 r.usage.nobody_since = None;
+                r.usage.idle = None;
                 r.usage.used &= !rebooted;
             }
         }

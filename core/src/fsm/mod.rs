@@ -37,6 +37,7 @@ mod feeds;
 mod giving_way;
 mod gpu_use;
 mod holds;
+mod idle;
 mod import;
 mod job_defaults;
 mod jobs;

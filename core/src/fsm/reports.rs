@@ -93,6 +93,7 @@ impl Fsm {
                 | Report::Ended { .. }
                 | Report::Found(_)
                 | Report::Use { .. }
+                | Report::Idle { .. }
                 | Report::Released { .. } => {}
             }
         }
@@ -181,6 +182,7 @@ impl Fsm {
             Report::Use { reservation, seen, came } => {
                 self.use_seen(turn, node, reservation, *seen, *came);
             }
+            Report::Idle { reservation, seen } => self.idle_seen(turn, node, reservation, *seen),
             Report::GpuUse(seen) => self.use_measured(turn, node, seen),
             Report::Reboot { since, problem } => {
                 self.reboot_answered(turn, node, *since, problem.as_ref());

@@ -481,6 +481,7 @@ impl Fsm {
         let Some(mut reservation) = self.reservations.get_mut(id) else { return };
         reservation.state = ReservationState::Ending;
         reservation.reason = Some(why.to_owned());
+        reservation.usage.idle = None;
         reservation.mark_released(by, now);
         let (lease, node) = (reservation.lease.clone(), reservation.node.clone());
         let ended = reservation.clone();

@@ -187,7 +187,8 @@ fn due_at_least(contents: &Contents<'_>) -> Option<Timestamp> {
         ReservationState::Active => {
             let nobody = r.usage.nobody_since.filter(|_| !r.usage.came);
             let look = r.window.ends_at - EXTEND_LEAD;
-            Some(nobody.map_or(look, |since| since.min(look)))
+            let idle = r.usage.idle.filter(|idle| !idle.asked).and_then(|idle| idle.release_at);
+            Some(nobody.into_iter().chain(idle).fold(look, Timestamp::min))
         }
         ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => None,
     });

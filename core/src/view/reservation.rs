@@ -1,6 +1,7 @@
 //! The state of a reservation as people see it, what its node has not confirmed, and what is wrong with its GPUs.
 
 use crate::id::ReservationId;
+use crate::idle::Idle;
 use crate::name::NodeName;
 use crate::node::Liveness;
 use crate::reason::{Unfit, UnfitGpu};
@@ -62,6 +63,11 @@ pub fn reservation(r: &Reservation) -> ReservationShown {
         ReservationState::Ended => ReservationShown::Ended,
         ReservationState::Cancelled => ReservationShown::Cancelled,
     }
+}
+
+/// Since when its GPUs compute nothing, and when it is released for that; `None` where it is not idle, or nobody knows.
+pub fn idle(r: &Reservation) -> Option<Idle> {
+    r.usage.idle.filter(|_| r.state == ReservationState::Active)
 }
 
 /// What a node has not confirmed of a reservation that was handed to it.

@@ -55,6 +55,10 @@ pub struct Taken {
     pub until: Option<Time>,
     /// What a reservation's owner noted; null: nothing.
     pub note: Option<String>,
+    /// Since when the GPUs of a reservation compute nothing; null: it is not idle, or not known to be.
+    pub idle_since: Option<Time>,
+    /// When it is released if it stays idle; null: it is not released for that.
+    pub idle_release_at: Option<Time>,
 }
 
 impl Document for GpuCalendar {
@@ -121,6 +125,8 @@ fn by_reservation(reservation: &Reservation, now_ms: u64) -> Taken {
         from: reservation.starts_at,
         until: to_come(reservation.ends_at, now_ms),
         note: reservation.note.clone(),
+        idle_since: reservation.idle_since,
+        idle_release_at: reservation.idle_release_at,
     }
 }
 
@@ -134,6 +140,8 @@ fn by_job(gpu: &Gpu, now_ms: u64) -> Option<Taken> {
         from: None,
         until: to_come(gpu.held_until, now_ms),
         note: None,
+        idle_since: None,
+        idle_release_at: None,
     })
 }
 
@@ -156,5 +164,7 @@ fn by_holder(gpu: &Gpu) -> Option<Taken> {
         from: None,
         until: None,
         note: None,
+        idle_since: None,
+        idle_release_at: None,
     })
 }

@@ -58,6 +58,10 @@ pub struct Reservation {
     pub latest_start: Option<Time>,
     /// What one without GPUs waits for or waited for, as a sentence; null: it has GPUs.
     pub waits_for: Option<String>,
+    /// Since when its GPUs compute nothing, once that is long enough to be called idle; null: it is not idle, or not known to be.
+    pub idle_since: Option<Time>,
+    /// When it is released if it stays idle; null: it is not released for that.
+    pub idle_release_at: Option<Time>,
 }
 
 /// A job that leaves its GPUs to a reservation.
@@ -124,6 +128,8 @@ impl From<pb::Reservation> for Reservation {
             earliest_start: time(reservation.earliest_start_unix_ms),
             latest_start: time(reservation.latest_start_unix_ms),
             waits_for: text(&reservation.waits_for),
+            idle_since: time(reservation.idle_since_unix_ms),
+            idle_release_at: time(reservation.idle_release_unix_ms),
             id: reservation.id,
             owner: reservation.owner,
             project: reservation.project,
@@ -182,6 +188,8 @@ impl Document for Reservation {
         "earliest_start",
         "latest_start",
         "waits_for",
+        "idle_since",
+        "idle_release_at",
     ];
 }
 
@@ -194,17 +202,37 @@ pub struct ReservationRules {
     pub no_show_ms: Option<u64>,
     /// Between asking a process to release a GPU and killing it, in milliseconds.
     pub grace_ms: u64,
+    /// After how many milliseconds without work a reservation is called idle; null: never.
+    pub idle_after_ms: Option<u64>,
+    /// A GPU whose utilisation is below this many percent is idle.
+    pub idle_below_percent: u32,
+    /// After how many milliseconds without work a reservation is released; null: never.
+    pub idle_release_ms: Option<u64>,
 }
 
 impl From<pb::ReservationRules> for ReservationRules {
     fn from(rules: pb::ReservationRules) -> Self {
-        let pb::ReservationRules { at_end, no_show_ms, grace_ms } = rules;
-        Self { at_end, no_show_ms: (no_show_ms > 0).then_some(no_show_ms), grace_ms }
+        let sometime = |ms: u64| (ms > 0).then_some(ms);
+        Self {
+            at_end: rules.at_end,
+            no_show_ms: sometime(rules.no_show_ms),
+            grace_ms: rules.grace_ms,
+            idle_after_ms: sometime(rules.idle_after_ms),
+            idle_below_percent: rules.idle_below_percent,
+            idle_release_ms: sometime(rules.idle_release_ms),
+        }
     }
 }
 
 impl Document for ReservationRules {
     const SCHEMA: &'static str = "fleet.reservation_rules/v1";
     const LIST_SCHEMA: &'static str = "fleet.reservation_rules_list/v1";
-    const FIELDS: &'static [&'static str] = &["at_end", "no_show_ms", "grace_ms"];
+    const FIELDS: &'static [&'static str] = &[
+        "at_end",
+        "no_show_ms",
+        "grace_ms",
+        "idle_after_ms",
+        "idle_below_percent",
+        "idle_release_ms",
+    ];
 }

@@ -65,6 +65,7 @@ fn node(allocations: Vec<DesiredAllocation>) -> DesiredNode {
         rules: None,
         reboot: None,
         no_longer: Default::default(),
+        idle: Default::default(),
         release_driver: false,
         probes: Vec::new(),
         removals: Vec::new(),

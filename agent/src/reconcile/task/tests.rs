@@ -190,6 +190,7 @@ fn document() -> DesiredNode {
         rules: None,
         reboot: None,
         no_longer: Default::default(),
+        idle: Default::default(),
         release_driver: false,
         probes: Vec::new(),
         removals: Vec::new(),

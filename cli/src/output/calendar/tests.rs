@@ -12,7 +12,9 @@ fn taken(by: TakenBy, owner: &str, from: Option<u64>, until: Option<u64>) -> Tak
     let now = clock().now_ms();
     let at = |minutes: Option<u64>| minutes.map(|minutes| Time(now + minutes * MINUTE));
     let (id, note) = ("res-9d2fwm".to_owned(), None);
-    Taken { by, id, owner: owner.to_owned(), from: at(from), until: at(until), note }
+    let (idle_since, idle_release_at) = (None, None);
+    let (from, until, owner) = (at(from), at(until), owner.to_owned());
+    Taken { by, id, owner, from, until, note, idle_since, idle_release_at }
 }
 
 fn reserved(owner: &str, from: u64, until: u64) -> Taken {

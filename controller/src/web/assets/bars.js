@@ -2,7 +2,7 @@
 //
 // Pure functions over plain objects; `grid.js` draws the bars, `selection.js` asks about conflicts.
 
-import { CELL, MINUTE, instant, span } from "./times.js";
+import { CELL, MINUTE, instant, moment, span } from "./times.js";
 
 const COLOURS = 12;
 
@@ -17,7 +17,13 @@ export function nodesOf(items, mine) {
   for (const item of items) {
     if (!nodes.has(item.node)) nodes.set(item.node, { name: item.node, gpus: [], bars: [] });
     const gpu = { ...item, name: `${item.node}:${item.index}` };
-    gpu.taken = item.taken.map((one) => ({ ...one, from: instant(one.from), until: instant(one.until) }));
+    gpu.taken = item.taken.map((one) => ({
+      ...one,
+      from: instant(one.from),
+      until: instant(one.until),
+      idleSince: instant(one.idle_since),
+      idleRelease: instant(one.idle_release_at),
+    }));
     nodes.get(item.node).gpus.push(gpu);
   }
   for (const node of nodes.values()) node.bars = barsOf(node, mine);
@@ -112,8 +118,15 @@ export function label(bar) {
   const parts = [gpuList(bar.gpus), bar.owner || "unknown owner", span(bar.from, bar.until)];
   if (bar.by === "job") parts.push("job");
   if (bar.mine) parts.push("mine");
+  if (bar.idleSince !== null) parts.push(idle(bar));
   if (bar.note) parts.push(bar.note);
   return parts.join(", ");
+}
+
+/** Since when a reservation is idle, and what happens when. */
+export function idle(bar) {
+  const since = `idle since ${moment(bar.idleSince)}`;
+  return bar.idleRelease === null ? since : `${since}, released at ${moment(bar.idleRelease)} if it stays idle`;
 }
 
 /** The colour of a person, from 0 to 11, the same on each page and machine. */

@@ -174,6 +174,7 @@ class Calendar {
     const uuids = over ? [] : made.gpus.map((gpu) => gpu.uuid);
     const one = {
       by: "reservation", id: made.id, owner: made.owner, from: made.starts_at, until: made.ends_at, note: made.note,
+      idle_since: made.idle_since, idle_release_at: made.idle_release_at,
     };
     this.items = this.items.map((item) => {
       const others = item.taken.filter((taken) => taken.id !== made.id);

@@ -3,7 +3,7 @@
 // `calendar.js` owns the only details. The dialog's fields are in `calendar.html`.
 
 import { changeOnce, mark } from "./api.js";
-import { gpuList } from "./bars.js";
+import { gpuList, idle } from "./bars.js";
 import { refused } from "./check.js";
 import { isMovable } from "./grid.js";
 import { ask, askRelease } from "./question.js";
@@ -34,6 +34,7 @@ export class Details {
       ["Time", span(bar.from, bar.until)],
       ["Length", bar.from === null || bar.until === null ? "" : length(bar.until - begin)],
       ["Zone", zone(begin)],
+      ["Use", bar.idleSince === null ? "" : idle(bar)],
       ["Note", bar.note],
       [bar.by === "job" ? "Job" : "Reservation", bar.id],
     ];

@@ -153,6 +153,7 @@ export class Grid {
     element.look = look;
     element.className = `bar ${bar.by} colour-${colour(bar.owner)}`;
     element.classList.toggle("mine", bar.mine);
+    element.classList.toggle("idle", bar.idleSince !== null);
     element.classList.toggle("cut-left", from < this.from || bar.from === null);
     element.classList.toggle("open-begin", bar.from === null);
     element.classList.toggle("cut-right", until > this.until);
@@ -163,7 +164,7 @@ export class Grid {
     element.title = text;
     const [owner, note] = element.firstElementChild.children;
     owner.textContent = bar.owner || "?";
-    note.textContent = [bar.by === "job" ? "job" : "", bar.note ?? ""].filter(Boolean).join(" ");
+    note.textContent = [bar.by === "job" ? "job" : "", bar.idleSince === null ? "" : "idle", bar.note ?? ""].filter(Boolean).join(" ");
     // A name may be longer than its bar, up to the next bar.
     owner.style.setProperty("max-width", `${pixels(Math.min(bar.room ?? this.until, this.until))}px`);
     note.hidden = note.textContent === "" || pixels(right) < NOTE_WIDTH;

@@ -24,12 +24,13 @@ impl Act for EndingCommand {
 
     fn act(&self, fsm: &mut Fsm, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
         match self {
-            EndingCommand::SetRules { at_end, no_show, grace } => {
+            EndingCommand::SetRules { at_end, no_show, grace, idle } => {
                 let before = fsm.rules;
                 let rules = ReservationRules {
                     at_end: at_end.unwrap_or(before.at_end),
                     no_show: no_show.unwrap_or(before.no_show),
                     grace: grace.unwrap_or(before.grace),
+                    idle: idle.of(before.idle),
                 };
                 fsm.set_rules(turn, rules)
             }

@@ -77,6 +77,8 @@ fn may_change_the_plan(report: &Report) -> bool {
         | Report::Holdings { .. }
         | Report::Facts { .. }
         | Report::Window(_)
+        // A release may wait for this word.
+        | Report::Idle { .. }
         | Report::StoppedAlone { .. } => true,
         Report::Enforcement(_)
         | Report::Reboot { .. }

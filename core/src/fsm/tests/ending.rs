@@ -53,7 +53,7 @@ fn rules(w: &mut World, who: &str, command: EndingCommand) -> Result<(), Rejecti
 }
 
 fn set(at_end: Option<EndPolicy>, no_show: Option<Millis>) -> EndingCommand {
-    EndingCommand::SetRules { at_end, no_show, grace: None }
+    EndingCommand::SetRules { at_end, no_show, grace: None, idle: Default::default() }
 }
 
 /// Ada has all of titan01 for an hour, and works there.
@@ -283,7 +283,9 @@ fn only_admins_set_the_rules_and_within_bounds() {
     assert!(matches!(own("bob", &mut w), Err(Rejection::Denied { .. })));
     own("ada", &mut w).unwrap();
     assert!(rules(&mut w, "root", set(None, Some(Millis::days(8)))).is_err());
-    let long = EndingCommand::SetRules { at_end: None, no_show: None, grace: Some(HOUR + HOUR) };
+    let grace = Some(HOUR + HOUR);
+    let long =
+        EndingCommand::SetRules { at_end: None, no_show: None, grace, idle: Default::default() };
     assert!(rules(&mut w, "root", long).is_err());
     assert!(w.fsm.reservation_rules().is_default());
     rules(&mut w, "root", set(Some(EndPolicy::Stop), Some(HOUR))).unwrap();

@@ -536,10 +536,9 @@ fn sharing(w: &mut World) {
 
 /// Windows end by rules.
 fn ending(w: &mut World) {
-    let (no_show, grace) = (Some(Millis::hours(1)), Some(Millis::minutes(5)));
-    let set = EndingCommand::SetRules { at_end: Some(EndPolicy::Warn), no_show, grace };
+    let (no_show, grace, idle) = super::idle::golden_rules();
+    let set = EndingCommand::SetRules { at_end: Some(EndPolicy::Warn), no_show, grace, idle };
     w.give(person("root"), Command::Ending(set)).unwrap();
-    let at_end = EndPolicy::ExtendIfFree;
     let wish = CreateReservation {
         at_end: Some(EndPolicy::Stop),
         ..CreateReservation::plain(
@@ -550,7 +549,7 @@ fn ending(w: &mut World) {
         )
     };
     w.give(person("ada"), Command::Reservation(ReservationCommand::Create(wish))).unwrap();
-    let own = EndingCommand::SetAtEnd { id: res("r5"), at_end };
+    let own = EndingCommand::SetAtEnd { id: res("r5"), at_end: EndPolicy::ExtendIfFree };
     w.give(person("ada"), Command::Ending(own)).unwrap();
     for (seen, came) in [
         (WindowUse::Nobody { since_ms: Millis::secs(1) }, false),
@@ -560,6 +559,7 @@ fn ending(w: &mut World) {
     ] {
         w.report("titan01", Report::Use { reservation: res("r5"), seen, came }).unwrap();
     }
+    super::idle::golden(w);
     w.pass(Millis::minutes(59));
     let holder = GpuHolder {
         gpu: super::world::gpu("titan01", 0),

@@ -19,6 +19,7 @@ mod giving_way;
 mod golden;
 mod gpu_use;
 mod holds;
+mod idle;
 mod import;
 mod indexing;
 mod job_defaults;

@@ -15,7 +15,8 @@ use crate::command::{
 };
 use crate::ending::{EndPolicy, WindowUse};
 use crate::health::Severity;
-use crate::id::{AllocationId, SeriesId};
+use crate::id::{AllocationId, ReservationId, SeriesId};
+use crate::idle::{IdleChange, IdleSeen};
 use crate::job::JobSpec;
 use crate::node::Liveness;
 use crate::reply::Reply;
@@ -204,7 +205,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => some.clone().prop_map(|which| Step::Fault { which }),
         2 => (some.clone(), 0..3_usize, any::<bool>())
             .prop_map(|(which, policy, rule)| Step::AtEnd { which, policy, rule }),
-        3 => (some.clone(), 0..4_usize, any::<bool>())
+        3 => (some.clone(), 0..7_usize, any::<bool>())
             .prop_map(|(which, seen, came)| Step::Use { which, seen, came }),
         3 => some.clone().prop_map(|which| Step::Checkpoint { which }),
         3 => some.clone().prop_map(|which| Step::TakeDeferral { which }),
@@ -340,12 +341,9 @@ fn take(w: &mut World, number: usize, step: &Step) {
         Step::Edit { which, kind, minutes, gpus } => edit(w, *which, *kind, *minutes, *gpus),
         Step::AtEnd { which, policy, rule } => at_end(w, *which, EndPolicy::ALL[*policy], *rule),
         Step::Use { which, seen, came } => {
-            let nobody = WindowUse::Nobody { since_ms: Millis::minutes(20) };
-            let seen = [WindowUse::Used, WindowUse::Others, WindowUse::Unclear, nobody][*seen];
             let all = w.fsm.open_reservations().map(|r| (r.node.clone(), r.id.clone()));
             if let Some((on, reservation)) = pick(all, *which) {
-                let came = *came;
-                w.report(on.as_str(), Report::Use { reservation, seen, came }).unwrap();
+                w.report(on.as_str(), use_report(reservation, *seen, *came)).unwrap();
             }
         }
         Step::Submit { who, gpus, saves, within } => {
@@ -496,13 +494,29 @@ fn edit(w: &mut World, which: usize, kind: usize, minutes: u64, gpus: u32) {
     drop(w.give(person("root"), command));
 }
 
+fn use_report(reservation: ReservationId, seen: usize, came: bool) -> Report {
+    let idle = IdleSeen::Idle { for_ms: Millis::minutes(90) };
+    let nobody = WindowUse::Nobody { since_ms: Millis::minutes(20) };
+    let used = [WindowUse::Used, WindowUse::Others, WindowUse::Unclear, nobody];
+    match used.get(seen) {
+        Some(seen) => Report::Use { reservation, seen: *seen, came },
+        None => {
+            let seen = [idle, IdleSeen::Busy, IdleSeen::Unknown][seen - used.len()];
+            Report::Idle { reservation, seen }
+        }
+    }
+}
+
 fn at_end(w: &mut World, which: usize, at_end: EndPolicy, rule: bool) {
     let all = w.fsm.reservations().map(|r| r.id.clone());
     let command = match (rule, pick(all, which)) {
         (false, Some(id)) => EndingCommand::SetAtEnd { id, at_end },
-        (true, _) | (false, None) => {
-            EndingCommand::SetRules { at_end: Some(at_end), no_show: None, grace: None }
-        }
+        (true, _) | (false, None) => EndingCommand::SetRules {
+            at_end: Some(at_end),
+            no_show: None,
+            grace: None,
+            idle: IdleChange { release: Some(Millis::hours(2)), ..Default::default() },
+        },
     };
     drop(w.give(person("root"), Command::Ending(command)));
 }

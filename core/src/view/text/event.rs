@@ -369,6 +369,7 @@ impl Event {
             Event::ReservationWentOn { ends_at, .. } => {
                 format!("{sentence}; it ends in {} now", length(ends_at))
             }
+            Event::Idle(event) => event.told(then),
             Event::ReservationEdited { by, edit, waits_for, .. } => {
                 Edited { by, edit, waits_for: waits_for.as_ref(), then: Some(then), names }
                     .to_string()
@@ -674,6 +675,7 @@ impl Event {
             E::Authority(event) => write!(f, "{event}"),
             E::Preemption(event) => write!(f, "{event}"),
             E::Hold(event) => write!(f, "{event}"),
+            E::Idle(event) => write!(f, "{event}"),
         }
     }
 }

@@ -352,6 +352,8 @@ pub(super) fn reservation() -> pb::Reservation {
         earliest_start_unix_ms: 0,
         latest_start_unix_ms: 0,
         waits_for: String::new(),
+        idle_since_unix_ms: at(0),
+        idle_release_unix_ms: at(300),
     }
 }
 

@@ -142,10 +142,13 @@ fn classes_have_the_agreed_json() {
 
 #[test]
 fn the_rules_of_reservations_have_the_agreed_json() {
-    let rules = |no_show_ms| pb::ReservationRules {
+    let rules = |no_show_ms: u64| pb::ReservationRules {
         at_end: "extend-if-free".to_owned(),
         no_show_ms,
         grace_ms: 60_000,
+        idle_after_ms: 2 * no_show_ms,
+        idle_below_percent: 1,
+        idle_release_ms: 8 * no_show_ms,
     };
     let all = [rules(1_800_000), rules(0)];
     check("reservation-rules", &all.map(reservation::ReservationRules::from));
