@@ -14,6 +14,9 @@ use fleet_core::time::Millis;
 
 use crate::measured::{SAMPLE_MAX, Sample};
 
+/// How often it is said again that a window is idle: a controller that did not hear this node for a moment has forgotten it.
+const AGAIN_AFTER: Millis = Millis::minutes(15);
+
 /// A window that is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Open {
@@ -53,6 +56,7 @@ struct Watched {
     used: Option<Duration>,
     standing: Standing,
     said: Option<Said>,
+    said_at: Duration,
     /// The controllers ask whether it is idle, and have the answer.
     confirmed: bool,
 }
@@ -65,6 +69,7 @@ impl Default for Watched {
             used: None,
             standing: Standing::Neither,
             said: None,
+            said_at: Duration::ZERO,
             confirmed: false,
         }
     }
@@ -100,7 +105,7 @@ impl Watch {
             let id = &one.reservation;
             let watched = self.windows.entry(id.clone()).or_default();
             watched.standing = watched.look(now, rules, one, samples);
-            let seen = watched.news(confirm.contains(id));
+            let seen = watched.news(now, confirm.contains(id));
             news.extend(seen.map(|seen| (id.clone(), seen)));
         }
         news
@@ -145,10 +150,11 @@ impl Watched {
         }
     }
 
-    fn news(&mut self, confirm: bool) -> Option<IdleSeen> {
+    fn news(&mut self, now: Duration, confirm: bool) -> Option<IdleSeen> {
         self.confirmed &= confirm;
+        let again = passed(self.said_at, now) >= AGAIN_AFTER || (confirm && !self.confirmed);
         let (said, seen) = match (self.standing, self.said) {
-            (Standing::Idle { .. }, Some(Said::Idle)) if !confirm || self.confirmed => return None,
+            (Standing::Idle { .. }, Some(Said::Idle)) if !again => return None,
             (Standing::Idle { length }, _) => (Said::Idle, IdleSeen::Idle { for_ms: length }),
             (Standing::Busy, Some(Said::Busy)) => return None,
             (Standing::Busy, _) => (Said::Busy, IdleSeen::Busy),
@@ -156,7 +162,7 @@ impl Watched {
             (Standing::Neither, _) => return None,
         };
         self.confirmed = confirm && said == Said::Idle;
-        self.said = Some(said);
+        (self.said, self.said_at) = (Some(said), now);
         Some(seen)
     }
 }

@@ -125,6 +125,11 @@ impl Fsm {
         let (reservation, node, owner) = (id.clone(), r.node.clone(), r.owner.clone());
         let since = idle.since;
         turn.say(Event::Idle(IdleEvent::Released { reservation, node, owner, since, after }));
+        // Not by its node, whose word this is.
+        let now = self.now;
+        if let Some(mut r) = self.reservations.get_mut(id) {
+            r.mark_released("fleet".to_owned(), now);
+        }
         self.end_reservation(turn, id, &format!("idle for {after}"));
     }
 
@@ -153,7 +158,7 @@ pub(super) fn check_idle_rules(rules: &IdleRules) -> Result<(), Rejection> {
         return Err(Rejection::field("idle_release", format!("at most {IDLE_MAX}; 0 is never")));
     }
     if release > Millis::ZERO && after == Millis::ZERO {
-        let why = "nothing is released while reservations are never called idle".to_owned();
+        let why = "must be never too, where no reservation is called idle".to_owned();
         return Err(Rejection::field("idle_release", why));
     }
     if release > Millis::ZERO && release <= after {

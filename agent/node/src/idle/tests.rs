@@ -3,6 +3,7 @@ use super::*;
 
 const EVERY: u64 = 5;
 const HOUR: u64 = 3_600;
+const QUARTER: u64 = 900;
 
 /// What happens on a GPU at a time in seconds: its utilisation, none where the driver gives none.
 type Curve<'a> = &'a dyn Fn(u64) -> Option<u32>;
@@ -65,8 +66,19 @@ impl Node {
         self.said.extend(news.into_iter().map(|(id, seen)| (self.now, id, seen)));
     }
 
+    /// Without what is only said again: each quarter of an hour.
     fn said(&self) -> Vec<(u64, IdleSeen)> {
-        self.said.iter().map(|(at, _, seen)| (*at, *seen)).collect()
+        let mut said: Vec<(u64, IdleSeen)> = Vec::new();
+        let mut last = 0;
+        for (at, _, seen) in &self.said {
+            let idle = |seen: &IdleSeen| matches!(seen, IdleSeen::Idle { .. });
+            let again = said.last().is_some_and(|(_, before)| idle(before)) && idle(seen);
+            if !again || at - last != QUARTER {
+                said.push((*at, *seen));
+            }
+            last = *at;
+        }
+        said
     }
 }
 
@@ -87,6 +99,14 @@ fn a_gpu_that_computes_nothing_is_idle_after_the_time_of_the_rules_and_once() {
         node.watch.standing().collect::<Vec<_>>(),
         [(&res("a"), Standing::Idle { length: Millis::secs(3 * HOUR - EVERY) })]
     );
+}
+
+#[test]
+fn what_is_idle_is_said_again_for_a_controller_that_forgot_it() {
+    let mut node = Node::with(&[1]);
+    node.until(HOUR + 2 * QUARTER + 60, &[(1, &still)]);
+    let again = [HOUR, HOUR + QUARTER, HOUR + 2 * QUARTER].map(|at| (at, res("a"), idle(at)));
+    assert_eq!(node.said, again);
 }
 
 #[test]
@@ -147,7 +167,7 @@ fn all_of_its_gpus_count_and_each_window_for_itself() {
     let second = Open { reservation: res("b"), gpus: vec![gpu(3)], prepares: false };
     node.open.push(second);
     let works = |_| Some(40);
-    node.until(2 * HOUR, &[(1, &still), (2, &works), (3, &still)]);
+    node.until(HOUR + 60, &[(1, &still), (2, &works), (3, &still)]);
     assert_eq!(node.said, [(0, res("a"), IdleSeen::Busy), (HOUR, res("b"), idle(HOUR))]);
     let mut node = Node::with(&[1, 2]);
     node.until(2 * HOUR, &[(1, &still)]);

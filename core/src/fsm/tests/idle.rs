@@ -169,6 +169,7 @@ fn it_is_released_when_it_is_due_and_its_node_says_again_that_it_is_idle() {
     w.release("titan01");
     let r = w.fsm.reservation(&res("r")).unwrap();
     assert_eq!((r.reason.as_deref(), r.released_at), (Some("idle for 4h"), Some(w.now)));
+    assert_eq!(r.changed.as_ref().unwrap().by, "fleet");
     let IdleEvent::Released { since, after, .. } = events(&w)[1] else {
         panic!("{:?}", events(&w))
     };
@@ -266,7 +267,7 @@ fn rules_that_contradict_each_other_are_refused() {
     let soon = refused(&mut w, IdleChange { release: Some(HOUR), ..none });
     assert!(soon.contains("1h must be longer than 1h"), "{soon}");
     let unseen = refused(&mut w, IdleChange { after: Some(Millis::ZERO), ..RELEASE });
-    assert!(unseen.contains("never called idle"), "{unseen}");
+    assert!(unseen.contains("never too, where no reservation"), "{unseen}");
     assert!(w.fsm.reservation_rules().is_default());
     set(&mut w, "root", IdleChange { below_percent: Some(5), ..RELEASE }).unwrap();
     let rules = IdleRules { below_percent: 5, release: Millis::hours(4), ..IdleRules::default() };
