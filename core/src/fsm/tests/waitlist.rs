@@ -63,7 +63,8 @@ fn release(w: &mut World, name: &str) {
 fn full(length: Millis) -> World {
     let mut w = World::with(&["titan01"]);
     let no_show = Some(Millis::ZERO);
-    let rules = EndingCommand::SetRules { at_end: None, no_show, grace: None };
+    let rules =
+        EndingCommand::SetRules { at_end: None, no_show, grace: None, idle: Default::default() };
     w.give(person("root"), Command::Ending(rules)).unwrap();
     for index in 0..4 {
         let name = format!("b{index}");
@@ -465,7 +466,7 @@ proptest! {
     ) {
         let mut w = World::with(&["titan01"]);
         let stop = Some(crate::ending::EndPolicy::Stop);
-        let rules = EndingCommand::SetRules { at_end: stop, no_show: Some(Millis::ZERO), grace: None };
+        let rules = EndingCommand::SetRules { at_end: stop, no_show: Some(Millis::ZERO), grace: None, idle: Default::default() };
         w.give(person("root"), Command::Ending(rules)).unwrap();
         let (mut naive, mut names) = (Naive::default(), Vec::new());
         for (index, length) in (0..4).zip(&lengths) {
