@@ -316,6 +316,8 @@ pub(super) fn waiting_reservation() -> pb::Reservation {
         earliest_start_unix_ms: at(0),
         latest_start_unix_ms: at(720),
         waits_for: "2 v100 GPUs for 4h".to_owned(),
+        idle_since_unix_ms: 0,
+        idle_release_unix_ms: 0,
         ..reservation()
     }
 }
