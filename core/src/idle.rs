@@ -50,7 +50,7 @@ impl IdleRules {
         self.watches() && self.release > Millis::ZERO
     }
 
-    /// How long after its first use a reservation is not called idle.
+    /// How long after a program came to its GPUs a reservation is not called idle.
     pub fn quiet(&self) -> Millis {
         self.after.min(IDLE_AFTER_MIN)
     }

@@ -19,6 +19,8 @@ pub const WAITLIST_MAX: usize = 256;
 pub const WAITING_EACH_MAX: usize = 16;
 /// How long after its earliest start a reservation may begin at the latest.
 pub const WAIT_MAX: Millis = Millis::days(60);
+/// In whole steps of the fleet's time.
+const TRIED_EVERY: Millis = Millis::minutes(1);
 /// Of those that got nothing, so many are kept to be shown.
 const OVER_KEPT: usize = 256;
 
@@ -78,6 +80,9 @@ pub struct Waitlist {
     waiters: BTreeMap<u64, Waiter>,
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     over: VecDeque<WaitOver>,
+    /// When all of them were tried on all nodes last.
+    #[serde(default)]
+    tried_at: Timestamp,
 }
 
 impl Waitlist {
@@ -140,7 +145,19 @@ impl Waitlist {
         self.waiters.get(&order)
     }
 
-    pub(crate) fn add(&mut self, order: u64, waiter: Waiter) {
+    /// Whether all are to be tried on all nodes: once a minute.
+    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
+        !self.is_empty() && self.tried_at.0 / TRIED_EVERY.0 != now.0 / TRIED_EVERY.0
+    }
+
+    pub(crate) fn was_tried(&mut self, now: Timestamp) {
+        self.tried_at = now;
+    }
+
+    pub(crate) fn add(&mut self, order: u64, waiter: Waiter, now: Timestamp) {
+        if self.is_empty() {
+            self.tried_at = now;
+        }
         self.waiters.insert(order, waiter);
     }
 
@@ -150,8 +167,10 @@ impl Waitlist {
         }
     }
 
-    pub(crate) fn set_owner(&mut self, order: u64, to: &UserName) {
+    /// `by` gives it to somebody else, and stands for it from now on.
+    pub(crate) fn set_owner(&mut self, order: u64, to: &UserName, by: &Actor) {
         if let Some(waiter) = self.waiters.get_mut(&order) {
+            waiter.by = by.clone();
             waiter.wish.owner = to.clone();
             waiter.wish.with.remove(to);
         }

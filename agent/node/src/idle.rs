@@ -48,17 +48,27 @@ enum Said {
 
 #[derive(Debug)]
 struct Watched {
-    /// The last sample of each GPU: when it was, and whether the GPU computed.
-    samples: BTreeMap<GpuUuid, (Duration, bool)>,
+    /// The last sample of each GPU: when it was, and what was seen.
+    samples: BTreeMap<GpuUuid, (Duration, Seen)>,
     /// Since when nothing computes.
     still: Option<Duration>,
-    /// When somebody was there first.
-    used: Option<Duration>,
+    /// When a program came to one of the GPUs last.
+    came: Option<Duration>,
     standing: Standing,
     said: Option<Said>,
     said_at: Duration,
-    /// The controllers ask whether it is idle, and have the answer.
+    /// Since when the controllers ask whether it is idle.
+    asked: Option<Duration>,
+    /// They have the answer.
     confirmed: bool,
+}
+
+/// What a sample says of a GPU.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    computes: bool,
+    /// A program is on it.
+    occupied: bool,
 }
 
 impl Default for Watched {
@@ -66,10 +76,11 @@ impl Default for Watched {
         Self {
             samples: BTreeMap::new(),
             still: None,
-            used: None,
+            came: None,
             standing: Standing::Neither,
             said: None,
             said_at: Duration::ZERO,
+            asked: None,
             confirmed: false,
         }
     }
@@ -126,9 +137,10 @@ impl Watched {
             one.gpus.iter().all(|gpu| self.samples.get(gpu).is_some_and(|(at, _)| fresh(*at)));
         for sample in new.iter().filter(|sample| one.gpus.contains(&sample.gpu)) {
             let computes = sample.utilization_percent >= rules.below_percent;
-            self.samples.insert(sample.gpu.clone(), (now, computes));
-            if computes || sample.occupied {
-                self.used.get_or_insert(now);
+            let seen = Seen { computes, occupied: sample.occupied };
+            let before = self.samples.insert(sample.gpu.clone(), (now, seen));
+            if sample.occupied && before.is_none_or(|(_, before)| !before.occupied) {
+                self.came = Some(now);
             }
         }
         if !known {
@@ -137,13 +149,14 @@ impl Watched {
             known =
                 one.gpus.iter().all(|gpu| self.samples.get(gpu).is_some_and(|(at, _)| fresh(*at)));
         }
-        let busy = self.samples.values().any(|(at, computes)| *computes && fresh(*at));
+        let busy = self.samples.values().any(|(at, seen)| seen.computes && fresh(*at));
         if busy || !known || one.prepares || !rules.watches() || one.gpus.is_empty() {
             self.still = None;
             return if busy { Standing::Busy } else { Standing::Neither };
         }
         let length = passed(*self.still.get_or_insert(now), now);
-        let early = self.used.is_some_and(|used| passed(used, now) < rules.quiet());
+        // Programs take minutes to begin.
+        let early = self.came.is_some_and(|came| passed(came, now) < rules.quiet());
         match length >= rules.after && !early {
             true => Standing::Idle { length },
             false => Standing::Neither,
@@ -152,7 +165,13 @@ impl Watched {
 
     fn news(&mut self, now: Duration, confirm: bool) -> Option<IdleSeen> {
         self.confirmed &= confirm;
-        let again = passed(self.said_at, now) >= AGAIN_AFTER || (confirm && !self.confirmed);
+        self.asked = confirm.then(|| self.asked.unwrap_or(now));
+        // What was measured before the question is no answer to it.
+        let measured_since = |asked: Duration| self.samples.values().all(|(at, _)| *at > asked);
+        let again = match self.asked.filter(|_| !self.confirmed) {
+            Some(asked) => measured_since(asked),
+            None => passed(self.said_at, now) >= AGAIN_AFTER,
+        };
         let (said, seen) = match (self.standing, self.said) {
             (Standing::Idle { .. }, Some(Said::Idle)) if !again => return None,
             (Standing::Idle { length }, _) => (Said::Idle, IdleSeen::Idle { for_ms: length }),
@@ -161,7 +180,7 @@ impl Watched {
             (Standing::Neither, Some(Said::Idle)) => (Said::Unknown, IdleSeen::Unknown),
             (Standing::Neither, _) => return None,
         };
-        self.confirmed = confirm && said == Said::Idle;
+        self.confirmed = confirm && again && said == Said::Idle;
         (self.said, self.said_at) = (Some(said), now);
         Some(seen)
     }

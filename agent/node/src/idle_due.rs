@@ -10,7 +10,7 @@ use fleet_core::idle::IdleRules;
 use fleet_core::time::{Millis, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::running::Running;
+use crate::running::{After, Running};
 
 /// The first warning names the time of a release. It waits this long for the controllers, who say that time.
 const ANSWER_MAX: Millis = Millis::minutes(1);
@@ -99,7 +99,9 @@ impl IdleSaid {
         };
         let rules = idle.rules;
         let answered = release_at.is_some() || alone || !rules.releases();
-        let release_at = release_at.filter(|at| !alone && *at < ends_at);
+        // One that may be extended may also be released after this end.
+        let may_go_on = one.after == After::MayGoOn;
+        let release_at = release_at.filter(|at| !alone && (*at < ends_at || may_go_on));
         let near = release_at.filter(|at| *at <= now + rules.notice());
         let Some(told) = self.0.get_mut(id) else {
             if !answered
@@ -129,7 +131,6 @@ mod tests {
     use fleet_core::time::Window;
 
     use super::*;
-    use crate::running::After;
 
     const START: Timestamp = Timestamp(1_800_000_000_000);
     const HOURS_12: Millis = Millis::hours(12);

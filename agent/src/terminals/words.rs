@@ -100,11 +100,13 @@ impl Here {
         };
         let then = match (release_at, one.after) {
             (Some(release), _) => format!(
-                "If it stays idle, it is released at {}: what still runs in it then is ended.",
+                "If it stays idle, it is released at {}. Jobs in it end then, and programs may be ended.",
                 self.time(release)
             ),
             (None, _) if alone => {
-                format!("No controller answers, so it is not released before its end at {end}.")
+                format!(
+                    "No controller answers. Until one does it stays reserved, to {end} at most."
+                )
             }
             (None, After::MayGoOn) => {
                 format!("It stays reserved until {end}, and longer while a program is on its GPUs.")
@@ -368,16 +370,16 @@ mod tests {
         assert_eq!(subject, "fleet: res-1 of titan01:0,1 is idle since 10:00");
         let (text, subject) = say("ada", After::MayGoOn, Some(15), false);
         assert!(text.contains(
-            "(for 2 hours). If it stays idle, it is released at 12:15: what still runs in it then is ended. `fleet"
+            "(for 2 hours). If it stays idle, it is released at 12:15. Jobs in it end then, and programs may be ended. `fleet"
         ));
         assert!(subject.ends_with("is idle since 10:00, released at 12:15"), "{subject}");
         let (text, _) = say("eve", After::MayGoOn, None, false);
         assert!(text.starts_with("ada's reservation") && text.ends_with("ada can release it."));
         assert!(text.contains("until 13:30, and longer while a program is on its GPUs."), "{text}");
         let (text, _) = say("ada", After::MayGoOn, None, true);
-        assert!(
-            text.contains("No controller answers, so it is not released before its end at 13:30")
-        );
+        assert!(text.contains(
+            "No controller answers. Until one does it stays reserved, to 13:30 at most."
+        ));
     }
 
     #[test]

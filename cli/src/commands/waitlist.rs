@@ -77,14 +77,18 @@ fn standing(now: &Reservation, clock: &Clock) -> String {
     }
 }
 
-/// It has its place, or it got none.
+/// It has its place, or it has none: then nothing may rely on it.
 fn ended_well(reservation: Reservation) -> Result<Reservation, Failure> {
-    match reservation.waits_for {
-        None => Ok(reservation),
-        Some(wanted) => {
-            let why = reservation.reason.map(|why| format!(": {why}")).unwrap_or_default();
-            let message = format!("{} waited for {wanted} without result{why}", reservation.id);
-            Err(Failure::new(Exit::Timeout, message))
-        }
+    let Reservation { id, state, reason, waits_for, .. } = &reservation;
+    if state.is(ReservationShown::Scheduled) || state.is(ReservationShown::Active) {
+        return Ok(reservation);
     }
+    let why = reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    Err(match waits_for {
+        Some(wanted) if state.is(ReservationShown::Ended) => {
+            let message = format!("{id} waited for {wanted} without result{why}");
+            Failure::new(Exit::Timeout, message)
+        }
+        Some(_) | None => Failure::new(Exit::Conflict, format!("{id} is {state}{why}")),
+    })
 }

@@ -336,7 +336,7 @@ pub(super) fn reservation_of(
     fsm.reservation(id).map(|r| reservation(fsm, sessions, r)).or_else(listed)
 }
 
-/// One that waits for its place, or that got none; without the reason, which takes a search of the whole fleet.
+/// One that waits for its place, or that got none. What it waits for is left out: that takes a search of the whole fleet.
 pub(super) fn without_place(fsm: &Fsm, listed: Listed<'_>) -> v1::Reservation {
     let waiter = listed.waiter();
     let wish = &waiter.wish;
@@ -348,6 +348,10 @@ pub(super) fn without_place(fsm: &Fsm, listed: Listed<'_>) -> v1::Reservation {
         project: wish.project.to_string(),
         node: text(wish.gpus.node.as_ref()),
         state: listed.shown().word().to_owned(),
+        reason: match listed {
+            Listed::Waits(_) => String::new(),
+            Listed::Over(over) => over.why.to_string(),
+        },
         note: wish.note.clone(),
         created_at_unix_ms: waiter.since.0,
         at_end: wish.at_end.unwrap_or(fsm.reservation_rules().at_end).word().to_owned(),

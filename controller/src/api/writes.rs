@@ -287,7 +287,7 @@ impl Context {
         self.newest().await?;
         let ends_now = self.raft.read(|fsm| fsm.reservation(&id).map(|r| r.window.ends_at));
         let ends_now =
-            ends_now.ok_or_else(|| to_status(&Rejection::not_found("reservation", &id)))?;
+            ends_now.ok_or_else(|| to_status(&self.raft.read(|fsm| fsm.has_no_place(&id))))?;
         let ends_at = match (request.ends_at_unix_ms, request.longer_by_ms) {
             (0, 0) => return Err(invalid("ends_at_unix_ms", "say until when, or how much longer")),
             (0, longer) => ends_now + Millis(longer),

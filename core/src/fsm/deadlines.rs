@@ -53,7 +53,8 @@ impl Fsm {
     fn next_look(&self) -> Option<Timestamp> {
         let next = Timestamp((self.now.0 / LOOK_AGAIN.0 + 1) * LOOK_AGAIN.0);
         let looks = self.kept_places().next().is_some() || !self.waitlist.is_empty();
-        looks.then_some(next).into_iter().chain(self.waitlist.first_over()).min()
+        let late = self.waitlist.is_due(self.now).then_some(self.now);
+        looks.then_some(next).into_iter().chain(late).chain(self.waitlist.first_over()).min()
     }
 
     /// The next instant at which time alone changes something on the node.

@@ -49,6 +49,9 @@ impl Fsm {
         let edit = self.note_edit(turn, id, change, &wanted.before, &place);
         let by = turn.actor.display_name();
         let waits_for = self.move_to(turn, id, place, by.clone());
+        if change.starts_at.is_some() || change.ends_at.is_some() || change.gpus.is_some() {
+            self.leave_as_placed(id);
+        }
         if !edit.is_empty() {
             turn.say(Event::ReservationEdited {
                 reservation: id.clone(),

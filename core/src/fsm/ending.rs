@@ -293,6 +293,8 @@ impl Fsm {
         let LeaseHolder::Reservation(id) = lease.holder.clone() else { return };
         if let Some(mut r) = self.reservations.get_mut(&id) {
             r.usage.came = true;
+            // What its node measured before says nothing of the job.
+            r.usage.idle = None;
         }
     }
 }

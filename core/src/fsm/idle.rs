@@ -14,6 +14,9 @@ use crate::rejection::Rejection;
 use crate::reservation::{Reservation, ReservationState};
 use crate::time::{Millis, Timestamp};
 
+/// Clocks differ in rate by one part in so many.
+const CLOCKS_DIFFER: u64 = 100;
+
 impl Fsm {
     /// What a node measures on the GPUs of a window.
     pub(super) fn idle_seen(
@@ -59,7 +62,9 @@ impl Fsm {
         {
             r.usage = usage;
         }
-        self.release_confirmed(turn, id);
+        if let IdleSeen::Idle { for_ms } = seen {
+            self.release_confirmed(turn, id, for_ms);
+        }
     }
 
     fn idle_since(&self, r: &Reservation, length: Millis) -> Idle {
@@ -89,6 +94,12 @@ impl Fsm {
         }
     }
 
+    /// It begins: its users have read of no release yet.
+    pub(super) fn begins_idle(&self, r: &Reservation) -> Option<Idle> {
+        let idle = r.usage.idle?;
+        Some(Idle { release_at: self.release_of_idle(idle.since), asked: false, ..idle })
+    }
+
     /// When the release of an idle reservation is next due by time alone.
     pub(super) fn idle_release_due(&self, r: &Reservation) -> Option<Timestamp> {
         let idle = r.usage.idle.filter(|idle| !idle.asked)?;
@@ -113,8 +124,8 @@ impl Fsm {
         }
     }
 
-    /// Its node has just said that it is idle, or that it is not.
-    fn release_confirmed(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+    /// Its node has just said for how long it is idle.
+    fn release_confirmed(&mut self, turn: &mut Turn<'_>, id: &ReservationId, length: Millis) {
         let Some(r) = self.reservations.get(id) else { return };
         let due = |idle: &Idle| idle.asked && idle.release_at.is_some_and(|at| at <= self.now);
         let Some(idle) = r.usage.idle.filter(due) else { return };
@@ -122,6 +133,14 @@ impl Fsm {
             return;
         }
         let after = self.rules.idle.release;
+        if length + Millis(after.0 / CLOCKS_DIFFER) < after {
+            // The fleet's clock made a step. Its node counts by one that makes none.
+            let again = self.idle_since(r, length);
+            if let Some(mut r) = self.reservations.get_mut(id) {
+                r.usage.idle = Some(again);
+            }
+            return;
+        }
         let (reservation, node, owner) = (id.clone(), r.node.clone(), r.owner.clone());
         let since = idle.since;
         turn.say(Event::Idle(IdleEvent::Released { reservation, node, owner, since, after }));

@@ -257,6 +257,7 @@ impl Fsm {
             reservation.window.ends_at = ends_at;
             reservation.mark_changed(by, now);
         }
+        self.leave_as_placed(id);
         self.revise(turn, id, None);
         turn.say(Event::ReservationExtended { reservation: id.clone(), ends_at });
         Ok(Reply::ReservationExtended { id: id.clone(), ends_at })
@@ -451,10 +452,12 @@ impl Fsm {
         let epoch = grant.given.as_ref().map_or(turn.epoch, |(_, epoch)| *epoch);
         let (owner, gpus) = (grant.owner.clone(), grant.gpus.clone());
         let lease = self.grant(turn, grant);
+        let idle = self.reservations.get(id).and_then(|r| self.begins_idle(r));
         if let Some(mut reservation) = self.reservations.get_mut(id) {
             reservation.state = ReservationState::Active;
             reservation.lease = Some(lease.clone());
             reservation.reason = None;
+            reservation.usage.idle = idle;
         }
         turn.say(Event::ReservationStarted { reservation: id.clone(), lease, epoch, owner, gpus });
     }

@@ -5,10 +5,13 @@
 //! until there is an earlier one, so nobody is delayed by those that come later; and jobs that end before the place begins
 //! may run there. Places are found as for any reservation: claims and promises come first.
 
+use std::collections::BTreeSet;
+
 use super::deadlines::LOOK_AGAIN;
 use super::reservations::Granted;
 use super::{Fsm, Turn};
-use crate::actor::Actor;
+use crate::access::AccessEvent;
+use crate::actor::{Actor, Who};
 use crate::calendar::{self, Leaving};
 use crate::command::CreateReservation;
 use crate::event::Event;
@@ -17,13 +20,15 @@ use crate::name::{NodeName, UserName};
 use crate::node::Liveness;
 use crate::rejection::{Rejection, Slot};
 use crate::reply::Reply;
-use crate::reservation::{Edit, GpuRequest, Place, ReservationState};
+use crate::reservation::{
+    Edit, GpuRequest, Place, RESERVATION_AHEAD_MAX, Reservation, ReservationState,
+};
 use crate::scheduler::claims;
 use crate::scheduler::project_limit::Booking;
 use crate::time::{Millis, Timestamp, Window};
 use crate::waitlist::{WAIT_MAX, WAITING_EACH_MAX, WAITLIST_MAX, WaitOverWhy, Waiter};
 
-/// Where more nodes changed in one command, all are tried at the next minute instead.
+/// Where more nodes changed in one command, all nodes are tried.
 const NODES_APART_MAX: usize = 16;
 /// A place that begins earlier by less than this is not worth a move; of a short reservation, by a tenth of its length.
 const GAIN_MIN: Millis = Millis::minutes(5);
@@ -33,6 +38,9 @@ const LEAVING_TRIES_MAX: usize = 8;
 
 /// After so many places that limits refuse there is none.
 const LIMITED_TRIES_MAX: usize = 8;
+
+/// Places held for jobs that must leave may be others at a later start. After so many searches there is none.
+const HELD_TRIES_MAX: usize = 4;
 
 /// What a place is searched for.
 struct Search<'a> {
@@ -74,7 +82,7 @@ impl Fsm {
         };
         let (id, order) = (wish.id.clone(), self.applied);
         let Some(granted) = granted else {
-            self.waitlist.add(order, waiter);
+            self.waitlist.add(order, waiter, self.now);
             turn.say(Event::ReservationWaits {
                 reservation: id.clone(),
                 owner: wish.owner.clone(),
@@ -90,7 +98,7 @@ impl Fsm {
         self.start_if_begun(turn, &id);
         if starts_at > window.starts_at && !self.waitlist.is_full() {
             waiter.placed = Some(starts_at);
-            self.waitlist.add(order, waiter);
+            self.waitlist.add(order, waiter, self.now);
         }
         Ok(Reply::ReservationCreated { id })
     }
@@ -113,6 +121,10 @@ impl Fsm {
             let problem = format!("must be the earliest start or at most {WAIT_MAX} later");
             return Err(Rejection::field("latest_start", problem));
         }
+        if latest_start.since(self.now) > RESERVATION_AHEAD_MAX {
+            let problem = format!("at most {RESERVATION_AHEAD_MAX} ahead");
+            return Err(Rejection::field("latest_start", problem));
+        }
         calendar::is_built(self, &wish.gpus)?;
         match self.check_limits(actor, &booking_of(wish, window), true) {
             // What counts against it may be over in time.
@@ -123,7 +135,10 @@ impl Fsm {
             let what = "open reservations".to_owned();
             return Err(Rejection::LimitReached { what, limit: most as u64 });
         }
-        let (last, leaving) = (latest_start, Leaving::Jobs);
+        // Jobs leave for those first who asked before.
+        let is_first = self.waitlist.without_place().next().is_none();
+        let leaving = if is_first { Leaving::Jobs } else { Leaving::Nobody };
+        let last = latest_start;
         let search = Search { by: actor, wish, window, last, leaving, on: None };
         let found = self.earliest_place(&search);
         if found.is_none() {
@@ -161,7 +176,7 @@ impl Fsm {
     }
 
     /// Of a reservation that is not in the book: it waits, it got nothing, or nobody knows it.
-    pub(super) fn has_no_place(&self, id: &ReservationId) -> Rejection {
+    pub fn has_no_place(&self, id: &ReservationId) -> Rejection {
         if self.waitlist.waits(id).is_some() {
             let why = "it is on the waiting list and has no GPUs yet: release it and reserve again";
             return Rejection::NotChangeable { id: id.to_string(), why: why.to_owned() };
@@ -205,7 +220,16 @@ impl Fsm {
         for (order, id, owns) in all {
             match transfer_to {
                 _ if !owns => self.waitlist.unshare(order, user),
-                Some(to) => self.waitlist.set_owner(order, to),
+                Some(to) => {
+                    self.waitlist.set_owner(order, to, turn.actor);
+                    if self.waitlist.waits(&id).is_some() {
+                        turn.say(Event::Access(AccessEvent::ReservationTransferred {
+                            reservation: id,
+                            from: user.clone(),
+                            to: to.clone(),
+                        }));
+                    }
+                }
                 // One that has a place is cancelled with it.
                 None => drop(self.leave_waitlist(turn, &id)),
             }
@@ -217,21 +241,24 @@ impl Fsm {
         if self.waitlist.is_empty() {
             return false;
         }
-        let minute = |at: Timestamp| at.0 / LOOK_AGAIN.0;
-        let mut nodes: Vec<NodeName> = self.unsettled().into_iter().cloned().collect();
-        if nodes.len() > NODES_APART_MAX {
-            nodes.clear();
-        }
+        let nodes: Vec<NodeName> = self.unsettled().into_iter().cloned().collect();
         let is_over = self.waitlist.first_over().is_some_and(|at| at <= self.now);
-        let on = match minute(turn.before) != minute(self.now) {
+        let on = match self.waitlist.is_due(self.now) || nodes.len() > NODES_APART_MAX {
             true => None,
             false if nodes.is_empty() && !is_over => return false,
             false => Some(nodes.as_slice()),
         };
+        let may_leave = match on {
+            None => self.may_make_jobs_leave(),
+            Some(_) => BTreeSet::new(),
+        };
+        if on.is_none() {
+            self.waitlist.was_tried(self.now);
+        }
         let orders: Vec<u64> = self.waitlist.all().map(|(order, _)| order).collect();
-        let (mut changed, mut tries) = (false, 0);
+        let mut changed = false;
         for order in orders {
-            let Some(step) = self.step_of(order, on, &mut tries) else { continue };
+            let Some(step) = self.step_of(order, on, may_leave.contains(&order)) else { continue };
             changed = true;
             match step {
                 Step::Place(granted) => self.place_waiter(turn, order, granted),
@@ -243,11 +270,28 @@ impl Fsm {
         changed
     }
 
-    fn step_of(&mut self, order: u64, on: Option<&[NodeName]>, tries: &mut usize) -> Option<Step> {
+    /// Those without a place for which jobs may leave this time. Others follow a minute later, so that nobody keeps the rest
+    /// from it.
+    fn may_make_jobs_leave(&self) -> BTreeSet<u64> {
+        let orders = self.waitlist.all().filter(|(_, waiter)| waiter.placed.is_none());
+        let orders: Vec<u64> = orders.map(|(order, _)| order).collect();
+        let minutes = usize::try_from(self.now.0 / LOOK_AGAIN.0).unwrap_or(0);
+        let first = minutes.wrapping_mul(LEAVING_TRIES_MAX) % orders.len().max(1);
+        let turned = orders.iter().cycle().skip(first).take(orders.len());
+        turned.take(LEAVING_TRIES_MAX).copied().collect()
+    }
+
+    fn step_of(
+        &mut self,
+        order: u64,
+        on: Option<&[NodeName]>,
+        may_make_jobs_leave: bool,
+    ) -> Option<Step> {
         let waiter = self.waitlist.of_order(order)?;
+        let leaving = if may_make_jobs_leave { Leaving::Jobs } else { Leaving::Nobody };
         match waiter.placed {
             Some(placed) => self.step_with_place(order, placed, on),
-            None => self.step_without_place(waiter, on, tries),
+            None => self.step_without_place(waiter, on, leaving),
         }
     }
 
@@ -255,21 +299,17 @@ impl Fsm {
         &self,
         waiter: &Waiter,
         on: Option<&[NodeName]>,
-        tries: &mut usize,
+        leaving: Leaving,
     ) -> Option<Step> {
         if waiter.latest_start < self.now {
             return Some(Step::Over(WaitOverWhy::TooLate));
         }
-        if on.is_none()
-            && let Err(refused) = self.may_still_wait(waiter)
-        {
+        if let Err(refused) = self.may_still_wait(waiter) {
             return Some(Step::Over(WaitOverWhy::Refused { why: refused.to_string() }));
         }
-        let leaving = match on.is_none() && *tries < LEAVING_TRIES_MAX {
-            true => Leaving::Jobs,
-            false => Leaving::Nobody,
-        };
-        *tries += 1;
+        if self.has_all_reservations().is_some() {
+            return None;
+        }
         let starts_at = waiter.earliest_start().max(self.now);
         let window = Window { starts_at, ends_at: starts_at + waiter.length() };
         let (by, wish, last) = (&waiter.by, &waiter.wish, waiter.latest_start);
@@ -280,6 +320,9 @@ impl Fsm {
     fn may_still_wait(&self, waiter: &Waiter) -> Result<(), Rejection> {
         let Waiter { by, wish, .. } = waiter;
         self.check_enabled(&wish.owner)?;
+        if let Who::User { name, .. } = &by.who {
+            self.check_enabled(name)?;
+        }
         self.check_project(by, &wish.owner, &wish.project)?;
         calendar::is_built(self, &wish.gpus)
     }
@@ -303,19 +346,31 @@ impl Fsm {
             return Some(Step::Leaves);
         }
         // Its node must release the place that it has, so it has to answer.
-        let heard = self.nodes.get(&r.node).is_some_and(|n| n.liveness == Liveness::Ready);
-        if r.next.is_some() || r.is_unconfirmed() || (r.handed_out.is_some() && !heard) {
+        let node = self.nodes.get(&r.node);
+        let heard = node.is_some_and(|n| n.liveness == Liveness::Ready);
+        // Since a restore a node may have more in its hands than is known here.
+        let is_asked = node.is_some_and(|n| !n.uncounted);
+        if r.next.is_some() || r.is_unconfirmed() || (r.handed_out.is_some() && !heard) || !is_asked
+        {
             return None;
         }
-        // Its own place must not stand in its way.
-        let r = self.reservations.remove(&waiter.wish.id)?;
         let starts_at = earliest.max(self.now);
         let length = r.window.ends_at.since(r.window.starts_at);
         let window = Window { starts_at, ends_at: starts_at + length };
         let (by, wish, last) = (&waiter.by, &waiter.wish, placed - gain);
         let search = Search { by, wish, window, last, leaving: Leaving::Nobody, on };
+        if on.is_some_and(|nodes| !nodes.contains(&r.node)) {
+            return self.earliest_place(&search).map(Step::Move);
+        }
+        // Its own place must not stand in its way.
+        let touched = self.reservations.touched().contains(&r.node);
+        let r = self.reservations.remove(&waiter.wish.id)?;
         let found = self.earliest_place(&search);
+        let node = r.node.clone();
         self.reservations.insert(r);
+        if !touched {
+            self.reservations.as_it_was(&node);
+        }
         found.map(Step::Move)
     }
 
@@ -325,9 +380,14 @@ impl Fsm {
         let mut window = search.window;
         for _ in 0..LIMITED_TRIES_MAX {
             let (then, node, gpus) = self.earliest_free(&Search { window, ..*search })?;
-            let booking = booking_of(search.wish, then);
-            if self.check_limits(search.by, &booking, true).is_ok() {
-                return Some((then, node, gpus));
+            // The place that it has is none of the others that count.
+            let of = Some(&search.wish.id);
+            let booking = Booking { of, ..booking_of(search.wish, then) };
+            match self.check_limits(search.by, &booking, true) {
+                Ok(()) => return Some((then, node, gpus)),
+                Err(Rejection::LimitReached { .. }) => {}
+                // A later start does not help.
+                Err(_) => return None,
             }
             let own = self.reservations.open_of(&search.wish.owner);
             let ends = own.map(|r| r.wanted().window.ends_at).filter(|at| *at > then.starts_at);
@@ -363,18 +423,21 @@ impl Fsm {
     }
 
     fn earliest_slot(&self, search: &Search<'_>, request: &GpuRequest) -> Option<Slot> {
-        let Search { window, last, leaving, .. } = *search;
-        let held = claims::held_within(self, &window);
-        let slot = calendar::earliest(self, request, (window, last), leaving, &held)?;
-        // Other places may be held for jobs that must leave by then.
+        let Search { mut window, last, leaving, .. } = *search;
         let length = window.ends_at.since(window.starts_at);
-        let starts_at = slot.starts_at;
-        let then = Window { starts_at, ends_at: starts_at + length };
-        let held_then = claims::held_within(self, &then);
-        if held_then == held {
-            return Some(slot);
+        let mut held = claims::held_within(self, &window);
+        for _ in 0..HELD_TRIES_MAX {
+            let slot = calendar::earliest(self, request, (window, last), leaving, &held)?;
+            let starts_at = slot.starts_at;
+            let then = Window { starts_at, ends_at: starts_at + length };
+            // Other places may be held for jobs that must leave by then.
+            let held_then = claims::held_within(self, &then);
+            if held_then == held {
+                return Some(slot);
+            }
+            (window, held) = (then, held_then);
         }
-        calendar::earliest(self, request, (then, starts_at), leaving, &held_then)
+        None
     }
 
     fn place_waiter(&mut self, turn: &mut Turn<'_>, order: u64, granted: Granted) {
@@ -416,6 +479,26 @@ impl Fsm {
         if waits_for.is_none() {
             self.hand_out(turn, &id);
             self.start_if_begun_and_waiting(turn, &id);
+        }
+    }
+
+    /// Its owner wants this time or these GPUs, or the node has it from after the backup: it is not moved any more.
+    pub(super) fn leave_as_placed(&mut self, id: &ReservationId) {
+        let order = self.waitlist.find(id).filter(|(_, w)| w.placed.is_some()).map(|(at, _)| at);
+        if let Some(order) = order {
+            self.waitlist.remove(order);
+        }
+    }
+
+    /// A window that its node has and that waits here: it got its place after the backup. The node does not know all of it.
+    pub(super) fn was_placed_after_the_backup(&mut self, adopted: &mut Reservation) {
+        let Some((order, _)) = self.waitlist.find(&adopted.id) else { return };
+        let Some(waiter) = self.waitlist.remove(order) else { return };
+        if waiter.placed.is_none() && waiter.wish.owner == adopted.owner {
+            adopted.project = waiter.wish.project;
+            adopted.wish = waiter.wish.gpus;
+            adopted.note = waiter.wish.note;
+            adopted.at_end = waiter.wish.at_end;
         }
     }
 

@@ -263,8 +263,10 @@ impl Fsm {
         given.held_until = if withdrawn == Some(Withdrawal::Ended) { now } else { ends_at };
         drop(r);
         if matches!(withdrawn, Some(Withdrawal::Moving { .. })) {
-            // Its node may have opened it by then.
-            self.charge_what_its_node_opened(turn, id);
+            // Its node may have opened it by then. One that is over was counted at its end.
+            if scheduled {
+                self.charge_what_its_node_opened(turn, id);
+            }
             if let Some(mut r) = self.reservations.get_mut(id) {
                 r.handed_out = None;
             }
@@ -449,6 +451,7 @@ impl Fsm {
             ..self.as_first_reserved(node, report)
         };
         reservation.mark_changed(node.to_string(), self.now);
+        self.was_placed_after_the_backup(&mut reservation);
         let count = u32::try_from(report.gpus.len()).unwrap_or(u32::MAX);
         if reservation.wish.count != count {
             // An edit after the backup asked for more or fewer.

@@ -138,6 +138,11 @@ impl ReservationBook {
         }
     }
 
+    /// One of the node was taken out and put back: nothing changed.
+    pub(crate) fn as_it_was(&mut self, node: &NodeName) {
+        self.touched.remove(node);
+    }
+
     pub(crate) fn take_touched(&mut self) -> BTreeSet<NodeName> {
         std::mem::take(&mut self.touched)
     }

@@ -186,7 +186,10 @@ impl<'a> Listed<'a> {
             Listed::Waits(waiter) => match fsm.what_it_waits_for(waiter) {
                 Some(Rejection::GpusHeld { wanted, .. }) => format!("waits for {wanted}"),
                 Some(other) => other.to_string(),
-                None => "gets its place at the next look at the list".to_owned(),
+                None => {
+                    "waits for jobs of lower classes to leave; it gets its place within minutes"
+                        .to_owned()
+                }
             },
             Listed::Over(over) => over.why.to_string(),
         }

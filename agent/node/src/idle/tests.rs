@@ -225,12 +225,12 @@ fn the_controllers_hear_once_more_when_they_ask() {
     node.until(HOUR + 60, &[(1, &still)]);
     node.confirm.insert(res("a"));
     node.until(HOUR + 120, &[(1, &still)]);
-    assert_eq!(node.said(), [(HOUR, idle(HOUR)), (HOUR + 60, idle(HOUR + 60))]);
+    assert_eq!(node.said(), [(HOUR, idle(HOUR)), (HOUR + 65, idle(HOUR + 65))]);
     node.confirm.clear();
     node.until(HOUR + 180, &[(1, &still)]);
     node.confirm.insert(res("a"));
     node.until(HOUR + 240, &[(1, &still)]);
-    assert_eq!(node.said()[2..], [(HOUR + 180, idle(HOUR + 180))]);
+    assert_eq!(node.said()[2..], [(HOUR + 185, idle(HOUR + 185))]);
     // What computes is never confirmed.
     let mut node = Node::with(&[1]);
     node.confirm.insert(res("a"));
@@ -248,4 +248,30 @@ fn a_window_that_is_over_is_forgotten() {
     node.open = open;
     node.until(4 * HOUR, &[(1, &still)]);
     assert_eq!(node.said()[1..], [(3 * HOUR + 10, idle(HOUR))]);
+}
+
+#[test]
+fn who_comes_back_has_a_quarter_of_an_hour() {
+    let still: Curve<'_> = &|_| Some(0);
+    let mut node = Node::with(&[0]);
+    node.until(2 * HOUR, &[(0, still)]);
+    assert_eq!(node.said().len(), 1);
+    node.occupied = true;
+    node.until(2 * HOUR + QUARTER, &[(0, still)]);
+    assert_eq!(node.said().last().unwrap().1, IdleSeen::Unknown, "a program came");
+    node.until(2 * HOUR + QUARTER + 60, &[(0, still)]);
+    assert!(matches!(node.said().last().unwrap().1, IdleSeen::Idle { .. }), "it did nothing");
+}
+
+#[test]
+fn a_question_is_answered_by_what_is_measured_after_it() {
+    let still: Curve<'_> = &|_| Some(0);
+    let mut node = Node::with(&[0]);
+    node.until(HOUR + 60, &[(0, still)]);
+    let before = node.said.len();
+    node.confirm.insert(res("a"));
+    node.look(&[]);
+    assert_eq!(node.said.len(), before, "the last sample is older than the question");
+    node.until(HOUR + 70, &[(0, still)]);
+    assert_eq!(node.said.len(), before + 1);
 }

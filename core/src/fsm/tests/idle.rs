@@ -359,3 +359,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_step_of_the_clock_releases_nothing() {
+    let mut w = released_after_four_hours();
+    // The clock of a new leader is an hour ahead; the node counts by its own.
+    let then = w.now + Millis::hours(2);
+    until(&mut w, then);
+    assert!(told(&w).unwrap().confirm);
+    idle(&mut w, Millis::hours(3));
+    assert_eq!(state(&w), ReservationState::Active);
+    assert_eq!(since(&w), Some(w.now - Millis::hours(3)));
+    assert_eq!(told(&w).unwrap(), DesiredIdle { release_at: w.now + HOUR, confirm: false });
+}
+
+#[test]
+fn a_job_that_comes_calls_the_release_off() {
+    let mut w = released_after_four_hours();
+    let then = w.now + Millis::hours(2);
+    until(&mut w, then);
+    assert!(told(&w).unwrap().confirm);
+    w.submit("ada", "j", JobSpec { reservation: Some(res("r")), ..plain(1) }).unwrap();
+    assert_eq!(w.schedule(), 1);
+    // What the node measured before it heard of the job.
+    idle(&mut w, Millis::hours(5));
+    assert_eq!(state(&w), ReservationState::Active);
+    assert_eq!(told(&w).unwrap(), DesiredIdle { release_at: w.now + IDLE_NOTICE, confirm: false });
+}

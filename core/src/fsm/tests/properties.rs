@@ -634,3 +634,24 @@ fn the_log_holds_what_it_was_given() {
     assert!(serde_json::from_str::<crate::command::Envelope>(unknown).is_err());
     assert!(w.fsm.job(&job("a")).is_some() && w.fsm.reservation(&res("a")).is_none());
 }
+
+/// Its time passes before its node confirms that it gives it up.
+#[test]
+fn what_a_node_opened_alone_counts_once_where_it_was_to_move() {
+    let mut w = World::with(&NODES);
+    let steps = [
+        Step::Answer { answers: false },
+        Step::Reserve { who: 0, gpus: 1, from_minutes: 1, minutes: 116 },
+        Step::Drain { on: 0 },
+        Step::Alone { which: 0, opened: true, closed: false, older: false },
+        Step::RebootWhenEmpty { on: 0, cancel: false },
+        Step::Pass { minutes: 62 },
+        Step::Pass { minutes: 55 },
+        Step::Answer { answers: true },
+        Step::Reserve { who: 0, gpus: 1, from_minutes: 0, minutes: 1 },
+    ];
+    for (number, step) in steps.iter().enumerate() {
+        take(&mut w, number, step);
+    }
+    the_stays_are_what_the_leases_say(&w.log);
+}

@@ -2,11 +2,12 @@
 
 use proptest::prelude::*;
 
+use super::windows::answer;
 use super::world::{START, World, gpu, node, person, plain, res, user};
 use crate::actor::Actor;
 use crate::command::{
-    AccessCommand, Command, CreateReservation, EndingCommand, LimitsCommand, ReservationChange,
-    ReservationCommand,
+    AccessCommand, Command, CreateReservation, EndingCommand, LimitsCommand, Report,
+    ReservationChange, ReservationCommand,
 };
 use crate::event::Event;
 use crate::fsm::waitlist::gain_min;
@@ -276,6 +277,58 @@ fn one_that_its_owner_moved_stays_where_it_is() {
     assert!(w.fsm.waitlist().is_empty());
     release(&mut w, "b0");
     assert_eq!(starts(&w, "a"), Some(at));
+}
+
+#[test]
+fn the_start_that_it_has_can_be_kept() {
+    for how in ["start", "end", "extended"] {
+        let mut w = full(Millis::hours(3));
+        wait(&mut w, "ada", "a", 1, HOUR, Millis::hours(5));
+        let (at, ends_at) = (START + Millis::hours(3), START + Millis::hours(5));
+        let change = match how {
+            "start" => ReservationChange { starts_at: Some(at), ..ReservationChange::default() },
+            _ => ReservationChange { ends_at: Some(ends_at), ..ReservationChange::default() },
+        };
+        let edit = ReservationCommand::Edit { id: res("a"), change, seen: None };
+        let extend = ReservationCommand::Extend { id: res("a"), ends_at };
+        let command = if how == "extended" { extend } else { edit };
+        w.give(person("ada"), Command::Reservation(command)).unwrap();
+        release(&mut w, "b0");
+        assert_eq!(starts(&w, "a"), Some(at), "{how}");
+    }
+}
+
+#[test]
+fn a_place_that_was_given_after_the_backup_is_the_place() {
+    let mut w = full(Millis::hours(24));
+    let note = "camera ready".to_owned();
+    let noted = CreateReservation { note, ..wish(&w, "ada", "a", any(1), HOUR) };
+    wait_as(&mut w, person("ada"), noted, HOUR).unwrap();
+    let backup = (w.fsm.clone(), w.index);
+    release(&mut w, "b3");
+    let told = w.fsm.desired(&node("titan01"), &[]).windows;
+    let told = told.into_iter().find(|told| told.reservation == res("a")).unwrap();
+    (w.fsm, w.index) = backup;
+    assert!(w.fsm.waitlist().waits(&res("a")).is_some());
+    w.report("titan01", Report::Window(Box::new(answer(&told)))).unwrap();
+    assert!(w.fsm.waitlist().is_empty());
+    let r = w.fsm.reservation(&res("a")).unwrap();
+    assert_eq!((r.note.as_str(), &r.wish, &r.owner), ("camera ready", &any(1), &user("ada")));
+}
+
+#[test]
+fn a_removed_project_gets_nothing() {
+    let mut w = full(Millis::hours(24));
+    wait(&mut w, "ada", "a", 1, HOUR, HOUR);
+    // As if it had been asked for in a project that is gone.
+    let order = w.fsm.waitlist.find(&res("a")).unwrap().0;
+    let mut waiter = w.fsm.waitlist.remove(order).unwrap();
+    waiter.wish.project = crate::name::ProjectName::parse("gone").unwrap();
+    w.fsm.waitlist.add(order, waiter, w.now);
+    release(&mut w, "b0");
+    assert_eq!(starts(&w, "a"), None);
+    let over = w.fsm.waitlist().was_over(&res("a")).unwrap();
+    assert!(matches!(&over.why, WaitOverWhy::Refused { why } if why.contains("gone")), "{over:?}");
 }
 
 #[test]
