@@ -200,7 +200,7 @@ pub struct Allocation {
     pub stop: Option<StopOrder>,
     pub causes: BTreeMap<CauseKey, Cause>,
     pub deferral: Option<Deferral>,
-    /// Orders to defer given so far.
+    /// The number of the last order to defer; zero: none was given.
     pub deferral_orders: u32,
     /// Time spent in deferrals that were cancelled; flapping does not renew the budget.
     pub deferral_spent: Millis,

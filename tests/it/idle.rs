@@ -143,7 +143,8 @@ fn alone(lab: &Lab) -> Result<()> {
     thread::sleep(ALONE);
     compute(lab, [0, 0])?;
     let said = format!("Your reservation {id} of {NODE}:0 is idle");
-    terminal.shows(&[&said, "No controller answers, so it is not released before"], LATER)?;
+    terminal
+        .shows(&[&said, "No controller answers. Until one does it stays reserved, to"], LATER)?;
     thread::sleep(NOT_RELEASED);
     compute(lab, [70, 70])?;
     thread::sleep(Duration::from_secs(3));

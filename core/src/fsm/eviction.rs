@@ -29,6 +29,10 @@ const SAVE_MAX: Millis = Millis::secs(60);
 /// By how much, in percent, the next gap may be longer than the last three where the limit is near. Leaving one save too
 /// early costs a wait; being stopped between two saves costs the work since the last one.
 const LONGER_PERCENT: u64 = 25;
+/// Numbers of orders that each restore has for itself.
+const ORDERS_OF_A_RESTORE: u32 = 1_000;
+/// So many restores have numbers of their own.
+const RESTORES_APART: u64 = 4_000_000;
 
 impl Fsm {
     /// Looks again at everything on the node, after its conditions or its drain changed.
@@ -140,7 +144,7 @@ impl Fsm {
 
     /// Opens the deferral, or moves the deadline of the open one to what the causes now say.
     fn defer(&mut self, turn: &mut Turn<'_>, id: &AllocationId) {
-        let now = self.now;
+        let (now, incarnation) = (self.now, self.incarnation);
         let Some(allocation) = self.allocations.get_mut(id) else { return };
         let Some(job) = self.jobs.get(&allocation.job) else { return };
         let since = allocation.deferral.as_ref().map_or(now, |d| d.since);
@@ -155,7 +159,7 @@ impl Fsm {
             open.deadline = deadline;
             return;
         }
-        allocation.deferral_orders += 1;
+        allocation.deferral_orders = next_order(allocation, incarnation);
         allocation.deferral = Some(Deferral {
             order: allocation.deferral_orders,
             since: now,
@@ -346,6 +350,19 @@ impl Fsm {
 pub(super) fn next_save_within(longest: Millis) -> Millis {
     let longer = Millis(longest.0.saturating_mul(LONGER_PERCENT) / 100);
     longest + longer + SAVE_MAX
+}
+
+/// The number of an order to defer. Of work that is older than the restore that the controllers began with, orders after the
+/// backup are not known: their numbers are not used again, since a node may answer them yet.
+fn next_order(allocation: &Allocation, incarnation: u64) -> u32 {
+    let next = allocation.deferral_orders.saturating_add(1);
+    if allocation.epoch.incarnation == incarnation {
+        return next;
+    }
+    let restore = u32::try_from(incarnation % RESTORES_APART).unwrap_or(0);
+    let first = restore * ORDERS_OF_A_RESTORE + 1;
+    let is_of_it = (first..first + ORDERS_OF_A_RESTORE).contains(&next);
+    if is_of_it { next } else { first }
 }
 
 fn cause_texts(causes: &BTreeMap<CauseKey, Cause>) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! After a restore: nodes report what the backup does not know, the fleet takes it over, and nothing is given twice.
 
-use super::world::{World, agent, bad, ended, facts, gpu, job, node, plain, res, training};
+use super::world::{World, agent, bad, ended, facts, gpu, job, node, person, plain, res, training};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::command::{
@@ -151,6 +151,32 @@ fn a_job_that_began_after_the_backup_goes_on_where_it_is() {
     assert_eq!(w.state_of("unknown"), "completed");
     w.release("titan01");
     assert!(w.fsm.hold(&gpu("titan01", 2)).is_none());
+}
+
+#[test]
+fn an_answer_to_an_order_from_after_the_backup_is_none_to_a_new_order() {
+    let mut w = World::with(&["titan01"]);
+    let id = w.run("a", training(), "titan01", &[0]);
+    let backup = w.fsm.clone();
+    let told = vec![found(&w.fsm, &id)];
+    let drain = || {
+        let (reason, deadline) = ("disk".to_owned(), None);
+        Command::Node(NodeCommand::Drain { node: node("titan01"), reason, deadline })
+    };
+    let order = |w: &World| w.fsm.allocation(&id).unwrap().deferral.as_ref().unwrap().order;
+    w.give(person("root"), drain()).unwrap();
+    let lost = order(&w);
+    restore(&mut w, backup);
+    recount(&mut w, "titan01", told, Vec::new());
+    w.give(person("root"), drain()).unwrap();
+    assert_ne!(order(&w), lost);
+    let (allocation, checkpoint_seq) = (id.clone(), 0);
+    w.report("titan01", Report::DeferralTaken { allocation, order: lost, checkpoint_seq }).unwrap();
+    w.checkpoint(&id, 1, Millis::ZERO);
+    assert_eq!(w.state_of("a"), "running", "it was saved before the node had the new order");
+    w.take_deferral(&id, 1);
+    w.checkpoint(&id, 2, Millis::ZERO);
+    assert_eq!(w.state_of("a"), "stopping");
 }
 
 #[test]
