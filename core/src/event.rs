@@ -23,10 +23,9 @@ use crate::name::{GpuUuid, GroupName, NodeName, ProjectName, UserName};
 use crate::node::Liveness;
 use crate::preemption::PreemptionEvent;
 use crate::project::Project;
-use crate::reservation::{Edit, GpuRequest};
+use crate::reservation::{Edit, GpuRequest, WaitOverWhy};
 use crate::stay::Stay;
 use crate::time::{Millis, Timestamp};
-use crate::waitlist::WaitOverWhy;
 use crate::window::{Enforcement, EnforcementSwitch, NodeGrant};
 
 mod objects;

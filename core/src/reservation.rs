@@ -107,6 +107,21 @@ pub struct Reservation {
     pub next: Option<Box<Place>>,
 }
 
+/// Why a reservation left the list without a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitOverWhy {
+    /// Its latest start has passed.
+    TooLate,
+    Cancelled {
+        by: String,
+    },
+    /// It would be refused by now, whatever is free: an account was closed, a project removed.
+    Refused {
+        why: String,
+    },
+}
+
 /// What the reservations of a series share. Each one carries it, so that a series is there as long as one of them is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Series {

@@ -11,6 +11,7 @@ use crate::actor::Actor;
 use crate::command::CreateReservation;
 use crate::id::ReservationId;
 use crate::name::UserName;
+use crate::reservation::WaitOverWhy;
 use crate::time::{Millis, Timestamp};
 
 /// Most reservations on the list. Each of them is tried whenever a node changes.
@@ -55,21 +56,6 @@ pub struct WaitOver {
     pub waiter: Waiter,
     pub at: Timestamp,
     pub why: WaitOverWhy,
-}
-
-/// Why a reservation left the list without a place.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WaitOverWhy {
-    /// Its latest start has passed.
-    TooLate,
-    Cancelled {
-        by: String,
-    },
-    /// It would be refused by now, whatever is free: an account was closed, a project removed.
-    Refused {
-        why: String,
-    },
 }
 
 /// See the module's doc.
@@ -185,6 +171,15 @@ impl Waitlist {
     /// It has what it waited for, or is somebody's business now.
     pub(crate) fn remove(&mut self, order: u64) -> Option<Waiter> {
         self.waiters.remove(&order)
+    }
+
+    /// What waits under that id, or did.
+    pub(crate) fn take(&mut self, id: &ReservationId) -> Option<Waiter> {
+        if let Some((order, _)) = self.find(id) {
+            return self.waiters.remove(&order);
+        }
+        let at = self.over.iter().position(|over| over.waiter.wish.id == *id)?;
+        self.over.remove(at).map(|over| over.waiter)
     }
 
     /// It got nothing.

@@ -95,8 +95,8 @@ pub(crate) struct ReserveArgs {
     pub(crate) from: Option<String>,
     #[command(flatten)]
     pub(crate) series: SeriesArgs,
-    /// How much later it may start. If no GPUs are free in time, it goes on the waiting list, and stays there
-    /// when this command ends; `fleet release` takes it off
+    /// How much later it may start. If no GPUs are free in time, the waiting list has it, also after this
+    /// command ends; `fleet release` takes it off
     #[arg(long, value_name = "LENGTH", conflicts_with = "until")]
     pub(crate) wait: Option<String>,
     /// With --wait: return at once

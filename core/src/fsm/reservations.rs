@@ -119,7 +119,7 @@ impl Fsm {
         Ok((window, node, gpus))
     }
 
-    /// What is wrong with the wish itself, whoever holds what; its window from now on otherwise.
+    /// What is wrong with the wish itself, no matter who holds what; its window from now on otherwise.
     pub(super) fn check_wish(
         &self,
         actor: &Actor,

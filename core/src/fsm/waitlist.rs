@@ -21,12 +21,12 @@ use crate::node::Liveness;
 use crate::rejection::{Rejection, Slot};
 use crate::reply::Reply;
 use crate::reservation::{
-    Edit, GpuRequest, Place, RESERVATION_AHEAD_MAX, Reservation, ReservationState,
+    Edit, GpuRequest, Place, RESERVATION_AHEAD_MAX, Reservation, ReservationState, WaitOverWhy,
 };
 use crate::scheduler::claims;
 use crate::scheduler::project_limit::Booking;
 use crate::time::{Millis, Timestamp, Window};
-use crate::waitlist::{WAIT_MAX, WAITING_EACH_MAX, WAITLIST_MAX, WaitOverWhy, Waiter};
+use crate::waitlist::{WAIT_MAX, WAITING_EACH_MAX, WAITLIST_MAX, Waiter};
 
 /// Where more nodes changed in one command, all nodes are tried.
 const NODES_APART_MAX: usize = 16;
@@ -490,10 +490,10 @@ impl Fsm {
         }
     }
 
-    /// A window that its node has and that waits here: it got its place after the backup. The node does not know all of it.
+    /// A window that its node has and that waits or waited here: it got its place after the backup. The node does not know
+    /// all of it.
     pub(super) fn was_placed_after_the_backup(&mut self, adopted: &mut Reservation) {
-        let Some((order, _)) = self.waitlist.find(&adopted.id) else { return };
-        let Some(waiter) = self.waitlist.remove(order) else { return };
+        let Some(waiter) = self.waitlist.take(&adopted.id) else { return };
         if waiter.placed.is_none() && waiter.wish.owner == adopted.owner {
             adopted.project = waiter.wish.project;
             adopted.wish = waiter.wish.gpus;

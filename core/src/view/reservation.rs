@@ -6,10 +6,10 @@ use crate::name::NodeName;
 use crate::node::Liveness;
 use crate::reason::{Unfit, UnfitGpu};
 use crate::rejection::Rejection;
-use crate::reservation::{Reservation, ReservationState};
+use crate::reservation::{Reservation, ReservationState, WaitOverWhy};
 use crate::state::Fsm;
 use crate::state::wish::{self, Wish};
-use crate::waitlist::{WaitOver, WaitOverWhy, Waiter};
+use crate::waitlist::{WaitOver, Waiter};
 use crate::window::Withdrawal;
 use crate::word::words;
 

@@ -16,10 +16,10 @@ use crate::name::{GpuUuid, GroupName};
 use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::reservation::{GpuRequest, ReservationState};
+use crate::reservation::{GpuRequest, ReservationState, WaitOverWhy};
 use crate::time::{Millis, Timestamp, Window};
 use crate::view::reservation::Listed;
-use crate::waitlist::{WAIT_MAX, WAITING_EACH_MAX, WaitOverWhy};
+use crate::waitlist::{WAIT_MAX, WAITING_EACH_MAX};
 
 const HOUR: Millis = Millis::hours(1);
 
@@ -300,20 +300,23 @@ fn the_start_that_it_has_can_be_kept() {
 
 #[test]
 fn a_place_that_was_given_after_the_backup_is_the_place() {
-    let mut w = full(Millis::hours(24));
-    let note = "camera ready".to_owned();
-    let noted = CreateReservation { note, ..wish(&w, "ada", "a", any(1), HOUR) };
-    wait_as(&mut w, person("ada"), noted, HOUR).unwrap();
-    let backup = (w.fsm.clone(), w.index);
-    release(&mut w, "b3");
-    let told = w.fsm.desired(&node("titan01"), &[]).windows;
-    let told = told.into_iter().find(|told| told.reservation == res("a")).unwrap();
-    (w.fsm, w.index) = backup;
-    assert!(w.fsm.waitlist().waits(&res("a")).is_some());
-    w.report("titan01", Report::Window(Box::new(answer(&told)))).unwrap();
-    assert!(w.fsm.waitlist().is_empty());
-    let r = w.fsm.reservation(&res("a")).unwrap();
-    assert_eq!((r.note.as_str(), &r.wish, &r.owner), ("camera ready", &any(1), &user("ada")));
+    for passes in [Millis::ZERO, Millis::minutes(70)] {
+        let mut w = full(Millis::hours(24));
+        let note = "camera ready".to_owned();
+        let noted = CreateReservation { note, ..wish(&w, "ada", "a", any(1), Millis::hours(2)) };
+        wait_as(&mut w, person("ada"), noted, HOUR).unwrap();
+        let backup = (w.fsm.clone(), w.index);
+        release(&mut w, "b3");
+        let told = w.fsm.desired(&node("titan01"), &[]).windows;
+        let told = told.into_iter().find(|told| told.reservation == res("a")).unwrap();
+        (w.fsm, w.index) = backup;
+        w.pass(passes);
+        assert_eq!(w.fsm.waitlist().waits(&res("a")).is_some(), passes == Millis::ZERO);
+        w.report("titan01", Report::Window(Box::new(answer(&told)))).unwrap();
+        assert!(w.fsm.waitlist().is_empty() && w.fsm.waitlist().was_over(&res("a")).is_none());
+        let r = w.fsm.reservation(&res("a")).unwrap();
+        assert_eq!((r.note.as_str(), &r.wish, &r.owner), ("camera ready", &any(1), &user("ada")));
+    }
 }
 
 #[test]

@@ -5,13 +5,12 @@ use std::fmt;
 use super::event::placed;
 use super::list;
 use crate::name::{NodeName, UserName};
-use crate::reservation::{Edit, GpuRequest};
+use crate::reservation::{Edit, GpuRequest, WaitOverWhy};
 use crate::state::wish::Wish;
 use crate::time::{Millis, Timestamp, Window};
 use crate::view::Names;
 use crate::view::Unconfirmed;
 use crate::view::reservation::{BrokenGpus, UnconfirmedChange as Change};
-use crate::waitlist::WaitOverWhy;
 
 /// Most GPUs that are named with what is wrong.
 const BROKEN_NAMED_MAX: usize = 3;
