@@ -257,7 +257,21 @@ fn reservations(typist: &Typist<'_>) -> Result<()> {
     typist.run("fleet reservation set res-k3v9 --from \"tomorrow 14:00\"")?;
     typist.run("fleet reservation set res-k3v9 -G 2 --dry-run")?;
     typist.run("fleet release res-9d2fwm")?;
-    series(typist)
+    series(typist)?;
+    waiting(typist)
+}
+
+fn waiting(typist: &Typist<'_>) -> Result<()> {
+    for line in [
+        "fleet reserve -G 2 -t 4h --wait 12h --detach",
+        "fleet reserve -G 2 -t 4h --wait 12h",
+        "fleet reserve -G 1 -t 4h --from \"mon 09:00\" --wait 6h --detach",
+    ] {
+        let made = typist.run(line)?;
+        typist.run("fleet reservation list")?;
+        typist.lab.output(&["release", "--yes", made.stdout.trim()])?;
+    }
+    Ok(())
 }
 
 fn series(typist: &Typist<'_>) -> Result<()> {
