@@ -9,6 +9,7 @@ pub(super) fn as_typed(field: &str) -> String {
         "starts_at" | "window.starts_at" => "--from",
         "ends_at" | "window.ends_at" => "the end",
         "length_ms" | "time_limit" => "--time",
+        "latest_start" | "wait_ms" => "--wait",
         "owner" => "the user",
         "gpus" | "gpus.count" | "gpus.model" => "-G",
         "gpus.uuids" => "--gpu",
@@ -48,6 +49,7 @@ mod tests {
         let cases = [
             ("starts_at", "--from"),
             ("gpus.count", "-G"),
+            ("latest_start", "--wait"),
             ("with[2]", "--with"),
             ("transfer_to", "--transfer-to"),
             ("spec.argv", "the command"),

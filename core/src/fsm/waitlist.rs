@@ -118,7 +118,7 @@ impl Fsm {
             return Err(Rejection::field("adopts", problem));
         }
         if latest_start < starts_at || latest_start.since(starts_at) > WAIT_MAX {
-            let problem = format!("must be the earliest start or at most {WAIT_MAX} later");
+            let problem = format!("must be at most {WAIT_MAX} after the start, and not before it");
             return Err(Rejection::field("latest_start", problem));
         }
         if latest_start.since(self.now) > RESERVATION_AHEAD_MAX {

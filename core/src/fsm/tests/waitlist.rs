@@ -215,7 +215,7 @@ fn what_can_never_be_served_does_not_wait() {
     assert!(matches!(try_it(&mut w, nowhere, HOUR), Rejection::NotFound { .. }));
     let long = wish(&w, "ada", "a", any(1), HOUR);
     let refused = try_it(&mut w, long, WAIT_MAX + Millis(1)).to_string();
-    assert!(refused.contains("at most 60d later"), "{refused}");
+    assert!(refused.contains("at most 60d after the start"), "{refused}");
     let adopting = CreateReservation { adopts: true, ..wish(&w, "ada", "a", these(&[0]), HOUR) };
     assert!(try_it(&mut w, adopting, HOUR).to_string().contains("cannot wait"));
     for number in 0..WAITING_EACH_MAX {
