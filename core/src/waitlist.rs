@@ -20,7 +20,7 @@ pub const WAITLIST_MAX: usize = 256;
 pub const WAITING_EACH_MAX: usize = 16;
 /// How long after its earliest start a reservation may begin at the latest.
 pub const WAIT_MAX: Millis = Millis::days(60);
-/// In whole steps of the fleet's time.
+/// How often all of them are tried on all nodes, in whole steps of the fleet's time.
 const TRIED_EVERY: Millis = Millis::minutes(1);
 /// Of those that got nothing, so many are kept to be shown.
 const OVER_KEPT: usize = 256;
@@ -133,7 +133,16 @@ impl Waitlist {
 
     /// Whether all are to be tried on all nodes: once a minute.
     pub(crate) fn is_due(&self, now: Timestamp) -> bool {
-        !self.is_empty() && self.tried_at.0 / TRIED_EVERY.0 != now.0 / TRIED_EVERY.0
+        !self.is_empty() && minute(self.tried_at) != minute(now)
+    }
+
+    /// When time alone changes something: the next try on all nodes, or the end of a wait.
+    pub(crate) fn due_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let next = match self.is_due(now) {
+            true => now,
+            false => Timestamp((minute(now) + 1) * TRIED_EVERY.0),
+        };
+        (!self.is_empty()).then_some(next).into_iter().chain(self.first_over()).min()
     }
 
     pub(crate) fn was_tried(&mut self, now: Timestamp) {
@@ -190,4 +199,9 @@ impl Waitlist {
             self.over.pop_front();
         }
     }
+}
+
+/// The step of the fleet's time that it is in.
+pub(crate) fn minute(at: Timestamp) -> u64 {
+    at.0 / TRIED_EVERY.0
 }

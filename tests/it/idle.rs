@@ -64,8 +64,9 @@ fn noticed(lab: &Lab) -> Result<()> {
     let mut shared = Terminal::of(STRANGER.1)?;
     let id = reserve(lab, LESSEE, 0, &["-t", "1h", "--with", STRANGER.0, "--at-end", "stop"])?;
     let other = reserve(lab, LESSEE, 1, &["-t", "1h"])?;
-    thread::sleep(NOT_RELEASED / 2);
-    ensure!(shown(lab, &id)?["idle_since"].is_null(), "it computes");
+    wait::throughout("it computes, so it is not idle", NOT_RELEASED / 2, || {
+        Ok(shown(lab, &id)?["idle_since"].is_null())
+    })?;
     compute(lab, [0, 70])?;
     let said = format!("fleet: Your reservation {id} of {NODE}:0 is idle: its GPUs have computed");
     let then = format!("`fleet release {id}` releases it now.");
@@ -113,18 +114,26 @@ fn released(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// For longer than it may be idle.
+fn stays_active(lab: &Lab, id: &str) -> Result<()> {
+    wait::throughout(
+        "it is not released",
+        NOT_RELEASED,
+        || Ok(shown(lab, id)?["state"] == "active"),
+    )
+}
+
 fn not_heard(lab: &Lab) -> Result<()> {
     lab.gpus_free(2, LATER)?;
     let id = reserve(lab, LESSEE, 0, &["-t", "1h"])?;
     idle(lab, &id)?;
     lab.kill("agent", NODE)?;
-    thread::sleep(NOT_RELEASED);
-    ensure!(shown(lab, &id)?["state"] == "active", "its node said nothing");
+    stays_active(lab, &id)?;
     // Somebody works while nobody is watching, and stays there.
     compute(lab, [70, 70])?;
     lab.restart("agent", NODE)?;
     lab.node_in(NODE, "ready", LATER)?;
-    thread::sleep(NOT_RELEASED);
+    stays_active(lab, &id)?;
     let reservation = shown(lab, &id)?;
     ensure!(
         reservation["state"] == "active" && reservation["idle_since"].is_null(),
@@ -150,8 +159,8 @@ fn alone(lab: &Lab) -> Result<()> {
     thread::sleep(Duration::from_secs(3));
     lab.restart("controller", "1")?;
     lab.node_in(NODE, "ready", LATER)?;
-    thread::sleep(NOT_RELEASED);
-    ensure!(shown(lab, &id)?["state"] == "active", "it computes again since before they came back");
+    // It computes again since before they came back.
+    stays_active(lab, &id)?;
     lab.output(&["release", "--yes", &id])?;
     in_state(lab, &id, "ended")
 }

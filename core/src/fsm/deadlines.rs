@@ -16,8 +16,8 @@ use crate::time::{Millis, Timestamp};
 /// one percent, and messages take time.
 pub(crate) const LOST_MARGIN: Millis = Millis::secs(5);
 
-/// While a place is kept or somebody is on the waiting list, both are looked through again this often, in whole steps of the fleet's time.
-pub(super) const LOOK_AGAIN: Millis = Millis::minutes(1);
+/// While a place is kept, the queue is looked through again this often, in whole steps of the fleet's time.
+const LOOK_AGAIN: Millis = Millis::minutes(1);
 
 const SILENT_FOR_LONGER: &str = "its node was silent for longer than the job allows";
 
@@ -52,9 +52,8 @@ impl Fsm {
     /// a wait may be over.
     fn next_look(&self) -> Option<Timestamp> {
         let next = Timestamp((self.now.0 / LOOK_AGAIN.0 + 1) * LOOK_AGAIN.0);
-        let looks = self.kept_places().next().is_some() || !self.waitlist.is_empty();
-        let late = self.waitlist.is_due(self.now).then_some(self.now);
-        looks.then_some(next).into_iter().chain(late).chain(self.waitlist.first_over()).min()
+        let kept = self.kept_places().next().map(|_| next);
+        kept.into_iter().chain(self.waitlist.due_at(self.now)).min()
     }
 
     /// The next instant at which time alone changes something on the node.

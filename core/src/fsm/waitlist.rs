@@ -7,7 +7,6 @@
 
 use std::collections::BTreeSet;
 
-use super::deadlines::LOOK_AGAIN;
 use super::reservations::Granted;
 use super::{Fsm, Turn};
 use crate::access::AccessEvent;
@@ -26,7 +25,7 @@ use crate::reservation::{
 use crate::scheduler::claims;
 use crate::scheduler::project_limit::Booking;
 use crate::time::{Millis, Timestamp, Window};
-use crate::waitlist::{WAIT_MAX, WAITING_EACH_MAX, WAITLIST_MAX, Waiter};
+use crate::waitlist::{WAIT_MAX, WAITING_EACH_MAX, WAITLIST_MAX, Waiter, minute};
 
 /// Where more nodes changed in one command, all nodes are tried.
 const NODES_APART_MAX: usize = 16;
@@ -275,7 +274,7 @@ impl Fsm {
     fn may_make_jobs_leave(&self) -> BTreeSet<u64> {
         let orders = self.waitlist.all().filter(|(_, waiter)| waiter.placed.is_none());
         let orders: Vec<u64> = orders.map(|(order, _)| order).collect();
-        let minutes = usize::try_from(self.now.0 / LOOK_AGAIN.0).unwrap_or(0);
+        let minutes = usize::try_from(minute(self.now)).unwrap_or(0);
         let first = minutes.wrapping_mul(LEAVING_TRIES_MAX) % orders.len().max(1);
         let turned = orders.iter().cycle().skip(first).take(orders.len());
         turned.take(LEAVING_TRIES_MAX).copied().collect()
