@@ -24,6 +24,7 @@ use crate::node::Liveness;
 use crate::preemption::PreemptionEvent;
 use crate::project::Project;
 use crate::reservation::{Edit, GpuRequest, WaitOverWhy};
+use crate::risk::RiskEvent;
 use crate::stay::Stay;
 use crate::time::{Millis, Timestamp};
 use crate::window::{Enforcement, EnforcementSwitch, NodeGrant};
@@ -217,6 +218,9 @@ pub enum Event {
         node: NodeName,
         gpus: Vec<GpuUuid>,
         why: String,
+        /// The node that must release the old place before the new one counts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        waits_for: Option<NodeName>,
     },
     ReservationStarted {
         reservation: ReservationId,
@@ -656,4 +660,6 @@ pub enum Event {
     Preemption(Box<PreemptionEvent>),
     Hold(HoldEvent),
     Idle(IdleEvent),
+    /// Boxed: it may name GPUs.
+    Risk(Box<RiskEvent>),
 }

@@ -215,6 +215,13 @@ pub struct Epoch {
     pub index: u64,
 }
 
+impl ReservationId {
+    /// The id of the `ordinal`-th thing that a command gave an id, where that is a stand-in for another reservation.
+    pub fn of_stand_in(epoch: Epoch, ordinal: u32) -> Self {
+        Self(format!("{}s{}-{}-{ordinal}", Self::PREFIX, epoch.incarnation, epoch.index))
+    }
+}
+
 impl LeaseId {
     /// The id of the `ordinal`-th lease granted under `epoch`.
     pub fn granted(epoch: Epoch, ordinal: u32) -> Self {

@@ -45,6 +45,7 @@ pub mod reboot;
 pub mod rejection;
 pub mod reply;
 pub mod reservation;
+pub mod risk;
 pub mod scheduler;
 pub mod state;
 pub mod stay;

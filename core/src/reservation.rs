@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::ending::{EndPolicy, Usage};
 use crate::id::{ImportId, LeaseId, ReservationId, SeriesId};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
+use crate::risk::{Pair, Risk};
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::{HandedOut, Withdrawal};
 
@@ -105,6 +106,15 @@ pub struct Reservation {
     /// The place that it gets once its agent has released the one above. Both places are taken from others until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Box<Place>>,
+    /// What is wrong with its place, and why it has it still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub risk: Option<Box<Risk>>,
+    /// When fleet last moved it for the sake of its GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_at: Option<Timestamp>,
+    /// The other one, while its node or that of the other one is silent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pair: Option<Box<Pair>>,
 }
 
 /// Why a reservation left the list without a place.
@@ -226,6 +236,11 @@ impl Reservation {
     /// A change that its agent has not confirmed yet.
     pub fn is_unconfirmed(&self) -> bool {
         self.is_open() && self.handed_out.as_ref().is_some_and(|given| !given.taken)
+    }
+
+    /// Whether it is there only while another one's node is silent: it adds nothing to what its owner has.
+    pub(crate) fn stands_in(&self) -> bool {
+        matches!(self.pair.as_deref(), Some(Pair::StandsInFor(_)))
     }
 
     /// Whether it still claims its GPUs.

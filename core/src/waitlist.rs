@@ -201,6 +201,11 @@ impl Waitlist {
     }
 }
 
+/// The beginning of the next such step, or of this one where it is just there.
+pub(crate) fn next_minute(at: Timestamp) -> Timestamp {
+    Timestamp(at.0.div_ceil(TRIED_EVERY.0).saturating_mul(TRIED_EVERY.0))
+}
+
 /// The step of the fleet's time that it is in.
 pub(crate) fn minute(at: Timestamp) -> u64 {
     at.0 / TRIED_EVERY.0

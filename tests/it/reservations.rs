@@ -24,6 +24,7 @@ fn windows_and_their_ends() -> Result<()> {
     steps.step("a job in it ends with it, whatever it does", || job_ends_with_it(&lab));
     steps.step("other people's jobs respect it ahead of time", || ahead_of_time(&lab));
     steps.step("extended, shortened, released", || changed(&lab));
+    steps.step("it leaves a drained node before it begins, unless it names it", || drained(&lab));
     steps.step("others cannot touch it", || others(&lab));
     steps.step("members of a group with limits are held to them", || limits(&lab));
     steps.step("a spreadsheet is taken over whole, or not at all", || spreadsheet(&lab));
@@ -51,6 +52,36 @@ fn reservation_in(lab: &Lab, id: &str, state: &str, limit: Duration) -> Result<V
         Ok((last["state"] == state).then(|| last.clone()))
     })
     .with_context(|| last.to_string())
+}
+
+fn drained(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    let free = reserve(lab, &["-G", "2", "--from", "+1h", "-t", "1h"])?;
+    let before = lab.json(&["reservation", "show", &free])?;
+    let home = before["node"].as_str().context("a node")?.to_owned();
+    let drain = ["node", "drain", &home, "--yes", "--reason", "fans"];
+    lab.output(&drain)?;
+    let moved = |after: &Value| {
+        after["node"] != before["node"] && after["starts_at"] == before["starts_at"]
+    };
+    wait::eventually("it is on the other node, at the same time", SOON, || {
+        Ok(moved(&lab.json(&["reservation", "show", &free])?))
+    })?;
+    let why = format!("once {home} has released it: {home} is draining");
+    ensure!(lab.why(&free)?.contains(&why), "{}", lab.why(&free)?);
+    lab.output(&["node", "uncordon", &home])?;
+
+    let named = reserve(lab, &["-G", "1", "--node", &home, "--from", "+1h", "-t", "1h"])?;
+    lab.output(&drain)?;
+    let shown = lab.json(&["reservation", "show", &named])?;
+    let reason = format!("{home} is draining; it names this node or these GPUs");
+    ensure!(shown["node"] == *home, "{shown}");
+    ensure!(shown["reason"].as_str().is_some_and(|said| said.starts_with(&reason)), "{shown}");
+    lab.output(&["node", "uncordon", &home])?;
+    let shown = lab.json(&["reservation", "show", &named])?;
+    ensure!(shown["reason"].as_str().unwrap_or_default().is_empty(), "{shown}");
+    ensure!(lab.why(&named)?.contains("its GPUs take work again"), "{}", lab.why(&named)?);
+    lab.output(&["release", "--yes", &free, &named]).map(drop)
 }
 
 fn calendar(lab: &Lab) -> Result<()> {

@@ -376,9 +376,12 @@ fn leaves_first(fsm: &Fsm, r: &Reservation) -> Vec<v1::JobThatLeaves> {
 /// Why it waits or how it ended, and what is wrong with its GPUs.
 fn reservation_reason(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> String {
     let own = with_left(text(r.reason.as_ref()), in_use::before(fsm, sessions, r));
-    match view::reservation::broken(fsm, r) {
-        Some(broken) if own.is_empty() => broken.to_string(),
-        Some(broken) => format!("{own}; {broken}"),
+    let stand_in = view::reservation::stand_in(fsm, r).map(|other| other.to_string());
+    let at_risk = || view::reservation::at_risk(r).map(ToString::to_string);
+    let broken = || view::reservation::broken(fsm, r).map(|broken| broken.to_string());
+    match stand_in.or_else(at_risk).or_else(broken) {
+        Some(bad) if own.is_empty() => bad,
+        Some(bad) => format!("{own}; {bad}"),
         None => own,
     }
 }

@@ -138,6 +138,24 @@ pub(crate) fn earliest(
     now.or_else(|| next_slot(&places, preempting.as_ref(), last)).filter(|s| s.starts_at <= last)
 }
 
+/// GPUs of a node that answers for exactly that window, found as [`choose`] finds them; `None` where there are none.
+pub(crate) fn choose_heard(
+    fsm: &Fsm,
+    request: &GpuRequest,
+    window: Window,
+    leaving: Leaving,
+    held: &[HeldPlace],
+) -> Option<(NodeName, Vec<GpuUuid>)> {
+    let wish = Wish::of_heard(request);
+    if request.count == 0 || wish.is_built(fsm).is_err() {
+        return None;
+    }
+    match leaving {
+        Leaving::Nobody => first_of(&Places::new(fsm, &wish, window, Unleased::Blocks, held)),
+        Leaving::Jobs => Preempting::new(fsm, &wish, window, held).best(),
+    }
+}
+
 /// Whether the fleet as it is built could ever meet the wish.
 ///
 /// # Errors
@@ -278,7 +296,7 @@ impl<'a> Candidate<'a> {
         calendar: &Calendar<'a>,
         node: &'a Node,
     ) -> Option<Self> {
-        if closed_for_good(node) {
+        if closed_for_good(node) || (wish.heard && node.liveness != Liveness::Ready) {
             return None;
         }
         let (mut healthy, mut meant, mut dirty) = (0, 0, 0);

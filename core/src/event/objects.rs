@@ -164,6 +164,7 @@ impl Event {
             E::Authority(event) => event.objects(),
             E::Preemption(event) => event.objects(),
             E::Hold(event) => vec![event.job().to_string()],
+            E::Risk(event) => event.about(),
             E::Idle(event) => {
                 let (reservation, node) = event.about();
                 pair(reservation, node)

@@ -422,6 +422,9 @@ impl Fsm {
             released_at: None,
             series: None,
             next: None,
+            risk: None,
+            moved_at: None,
+            pair: None,
         };
         self.reservations.insert(reservation);
         let why =

@@ -49,11 +49,12 @@ impl Fsm {
 
     /// Time alone changes who comes first: use fades, waits get long. But nothing starts by that: only a place that is kept
     /// may slip, or be kept for somebody else. The waiting list is tried on all nodes then, and
-    /// a wait may be over.
+    /// a wait may be over; and reservations with a bad place may get another one.
     fn next_look(&self) -> Option<Timestamp> {
         let next = Timestamp((self.now.0 / LOOK_AGAIN.0 + 1) * LOOK_AGAIN.0);
         let kept = self.kept_places().next().map(|_| next);
-        kept.into_iter().chain(self.waitlist.due_at(self.now)).min()
+        let moves = (!self.reservations.to_move().is_empty()).then_some(next);
+        kept.into_iter().chain(moves).chain(self.waitlist.due_at(self.now)).min()
     }
 
     /// The next instant at which time alone changes something on the node.
@@ -67,7 +68,8 @@ impl Fsm {
         match r.state {
             ReservationState::Scheduled if r.next.is_some() => r.edit_settles_at(),
             ReservationState::Scheduled if r.window.starts_at > self.now => {
-                self.hand_out_at(r).or(Some(r.window.starts_at))
+                let begins = self.hand_out_at(r).unwrap_or(r.window.starts_at);
+                Some(self.stands_in_at(r).map_or(begins, |at| at.min(begins)))
             }
             // It waits for a release, which starts it; only its end is a matter of time.
             ReservationState::Scheduled => Some(r.window.ends_at),

@@ -110,7 +110,7 @@ impl Fsm {
         let others: Vec<(Window, usize)> = self
             .reservations
             .open_of(asked.owner)
-            .filter(|r| Some(&r.id) != asked.of)
+            .filter(|r| Some(&r.id) != asked.of && !r.stands_in())
             .filter(|r| r.state != ReservationState::Ending && !r.is_cancelled())
             .map(|r| r.next.as_ref().map_or((r.window, r.gpus.len()), |n| (n.window, n.gpus.len())))
             .filter(|(window, _)| window.overlaps(&asked.added))

@@ -44,6 +44,7 @@ mod jobs;
 mod judgment;
 mod leases;
 mod limits;
+mod moving;
 mod nodes;
 mod numbers;
 pub(crate) mod preemption;
@@ -56,6 +57,7 @@ mod reservations;
 mod restart;
 mod series;
 mod session;
+mod stand_in;
 mod stays;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -134,6 +136,10 @@ impl Fsm {
         let allowed = authorize(self, &envelope.actor, &envelope.command);
         let reply =
             allowed.clone().and_then(|_| commands::of(&envelope.command).act(self, &mut turn));
+        // What was promised comes before those who wait.
+        if reply.is_ok() && self.settle_places(&mut turn) {
+            self.plan_inputs = log_index;
+        }
         if reply.is_ok() && self.serve_waitlist(&mut turn) {
             self.plan_inputs = log_index;
         }

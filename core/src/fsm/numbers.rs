@@ -263,7 +263,7 @@ impl Fsm {
             r.mark_changed(by.clone(), now);
             drop(r);
             let why = "a lost card was forgotten".to_owned();
-            turn.say(Event::ReservationMoved { reservation: id, node, gpus, why });
+            turn.say(Event::ReservationMoved { reservation: id, node, gpus, why, waits_for: None });
         }
         let waits = self.jobs.values().filter(|job| {
             let named = &job.spec.gpus.uuids;

@@ -329,20 +329,45 @@ impl Fsm {
             return Ok(Reply::Done);
         }
         match self.open_reservation(id)?.state {
-            ReservationState::Scheduled if self.is_in_hands(id) => self.withdraw(turn, id),
-            ReservationState::Scheduled => {
+            ReservationState::Scheduled | ReservationState::Active => {
                 let by = turn.actor.display_name();
-                let why = Some(format!("by {by}"));
-                self.finish_reservation(turn, id, ReservationState::Cancelled, why);
-                turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
-            }
-            ReservationState::Active => {
-                let why = format!("released by {}", turn.actor.display_name());
-                self.end_reservation(turn, id, &why);
+                let why = format!("released by {by}");
+                self.release_as(turn, id, by, &why);
             }
             ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {}
         }
         Ok(Reply::Done)
+    }
+
+    /// The same by somebody else than the one who gave the command.
+    pub(super) fn release_as(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &ReservationId,
+        by: String,
+        why: &str,
+    ) {
+        match self.reservations.get(id).map(|r| &r.state) {
+            Some(ReservationState::Scheduled) if self.is_in_hands(id) => {
+                self.withdraw(turn, id, by);
+            }
+            Some(ReservationState::Scheduled) => {
+                let reason = Some(format!("by {by}"));
+                self.finish_reservation(turn, id, ReservationState::Cancelled, reason);
+                turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
+            }
+            Some(ReservationState::Active) => {
+                let now = self.now;
+                if let Some(mut r) = self.reservations.get_mut(id) {
+                    r.mark_released(by, now);
+                }
+                self.end_reservation(turn, id, why);
+            }
+            Some(
+                ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled,
+            )
+            | None => {}
+        }
     }
 
     /// Whether an agent may still open it.
@@ -352,13 +377,13 @@ impl Fsm {
     }
 
     /// Cancelled as soon as its agent has released it; until then it counts as handed out.
-    fn withdraw(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+    fn withdraw(&mut self, turn: &mut Turn<'_>, id: &ReservationId, by: String) {
         let Some(reservation) = self.reservations.get(id) else { return };
         let given = reservation.handed_out.as_ref();
         if given.is_some_and(|g| matches!(g.withdrawn, Some(Withdrawal::Cancelled { .. }))) {
             return;
         }
-        let (by, node) = (turn.actor.display_name(), reservation.node.clone());
+        let node = reservation.node.clone();
         turn.say(Event::WindowWithdrawn { reservation: id.clone(), node, by: by.clone() });
         let now = self.now;
         if let Some(mut reservation) = self.reservations.get_mut(id) {
@@ -409,12 +434,18 @@ impl Fsm {
         reservation.node = node.clone();
         reservation.gpus = gpus.clone();
         reservation.mark_changed("fleet".to_owned(), now);
-        turn.say(Event::ReservationMoved { reservation: id.clone(), node, gpus, why });
+        turn.say(Event::ReservationMoved {
+            reservation: id.clone(),
+            node,
+            gpus,
+            why,
+            waits_for: None,
+        });
     }
 
     /// Gives the lease if the GPUs are empty; else says, once, what it waits for.
     pub(super) fn start_reservation(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
-        if self.waits_for_its_node(turn, id) {
+        if self.waits_for_its_stand_in(id) || self.waits_for_its_node(turn, id) {
             return;
         }
         let mut waits = self.waits_for_the_count(id);
@@ -508,6 +539,7 @@ impl Fsm {
             self.stop_allocation(turn, &child, StopWhy::ReservationEnded);
         }
         self.end_lease(&lease);
+        self.leave_pair(turn, id);
         self.end_jobs_waiting_for(turn, id);
     }
 
@@ -584,6 +616,7 @@ impl Fsm {
         {
             self.reservations.remove(&oldest);
         }
+        self.leave_pair(turn, id);
         self.end_jobs_waiting_for(turn, id);
     }
 }
@@ -637,6 +670,9 @@ pub(super) fn scheduled(
         released_at: None,
         series: None,
         next: None,
+        risk: None,
+        moved_at: None,
+        pair: None,
     }
 }
 

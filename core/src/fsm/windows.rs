@@ -448,6 +448,9 @@ impl Fsm {
             usage: Usage::default(),
             released_at: None,
             next: None,
+            risk: None,
+            moved_at: None,
+            pair: None,
             ..self.as_first_reserved(node, report)
         };
         reservation.mark_changed(node.to_string(), self.now);
@@ -512,6 +515,9 @@ impl Fsm {
             released_at: None,
             series: None,
             next: None,
+            risk: None,
+            moved_at: None,
+            pair: None,
         }
     }
 

@@ -83,7 +83,7 @@ impl Committed {
                 this.add_attempt(a, job, fsm);
             }
         }
-        for r in fsm.open_reservations().filter(|r| r.project == *project) {
+        for r in fsm.open_reservations().filter(|r| r.project == *project && !r.stands_in()) {
             this.add_reservation(r, fsm);
         }
         if awaited == Awaited::Counts {

@@ -169,7 +169,7 @@ impl Fsm {
     }
 
     /// The nodes where time alone may change something by now. The time of the others has not come.
-    fn due_nodes(&self) -> BTreeSet<&NodeName> {
+    pub(crate) fn due_nodes(&self) -> BTreeSet<&NodeName> {
         let due = self.index.due().take_while(|(at, _)| *at <= self.now).map(|(_, node)| node);
         due.chain(self.unsettled()).collect()
     }

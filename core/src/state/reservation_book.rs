@@ -13,6 +13,7 @@ use super::by_time::ByTime;
 use crate::id::ReservationId;
 use crate::name::{NodeName, UserName};
 use crate::reservation::{Place, Reservation};
+use crate::risk::Pair;
 use crate::time::Window;
 
 /// All reservations that are kept. Stored as one map.
@@ -30,6 +31,8 @@ pub(crate) struct ReservationBook {
     by_owner: BTreeMap<UserName, BTreeSet<ReservationId>>,
     /// Those that wait to get a place on that node, see `Reservation::next`.
     coming: BTreeMap<NodeName, BTreeSet<ReservationId>>,
+    /// Those that are reviewed each minute: they have a bad place or a stand-in.
+    to_move: BTreeSet<ReservationId>,
     /// Nodes of which one came, went or may have changed since the last [`Self::take_touched`].
     touched: BTreeSet<NodeName>,
 }
@@ -38,6 +41,11 @@ pub(crate) struct ReservationBook {
 fn counts(r: &Reservation) -> bool {
     let held = |given: &crate::window::HandedOut| given.withdrawn.is_some() && !given.taken;
     r.is_open() || r.handed_out.as_ref().is_some_and(held)
+}
+
+fn is_to_move(r: &Reservation) -> bool {
+    let has_stand_in = matches!(r.pair.as_deref(), Some(Pair::HasStandIn(_)));
+    has_stand_in || r.risk.as_ref().is_some_and(|risk| risk.keeps.is_tried_again())
 }
 
 impl From<BTreeMap<ReservationId, Reservation>> for ReservationBook {
@@ -55,8 +63,9 @@ impl From<BTreeMap<ReservationId, Reservation>> for ReservationBook {
             by_time.entry(r.node.clone()).or_default().insert(r);
             by_owner.entry(r.owner.clone()).or_default().insert(r.id.clone());
         }
+        let to_move = counting.values().filter(|r| is_to_move(r)).map(|r| r.id.clone()).collect();
         let touched = by_node.keys().chain(coming.keys()).cloned().collect();
-        Self { counting, over, by_node, by_time, by_owner, coming, touched }
+        Self { counting, over, by_node, by_time, by_owner, coming, to_move, touched }
     }
 }
 
@@ -124,6 +133,11 @@ impl ReservationBook {
         ids.filter_map(|id| self.counting.get(id)).filter(|r| r.is_open())
     }
 
+    /// Those that are reviewed each minute, by id: another place is searched for them, or they have a stand-in.
+    pub(crate) fn to_move(&self) -> &BTreeSet<ReservationId> {
+        &self.to_move
+    }
+
     pub(crate) fn touched(&self) -> &BTreeSet<NodeName> {
         &self.touched
     }
@@ -177,6 +191,7 @@ impl ReservationBook {
         let of_owners: usize = self.by_owner.values().map(BTreeSet::len).sum();
         let coming: usize = self.coming.values().map(BTreeSet::len).sum();
         let waiting = self.counting.values().filter(|r| r.next.is_some()).count();
+        let to_move = self.counting.values().filter(|r| is_to_move(r)).count();
         let there = |r: &Reservation| {
             self.by_node.get(&r.node).is_some_and(|on| on.contains(&r.id))
                 && self.by_time.get(&r.node).is_some_and(|on| on.contains(r))
@@ -190,6 +205,8 @@ impl ReservationBook {
             && by_time == self.counting.len()
             && of_owners == self.counting.len()
             && coming == waiting
+            && self.to_move.len() == to_move
+            && self.to_move.iter().all(|id| self.counting.get(id).is_some_and(is_to_move))
             && !self.over.values().any(counts)
     }
 
@@ -210,6 +227,9 @@ impl ReservationBook {
             self.coming.entry(next.node.clone()).or_default().insert(reservation.id.clone());
             self.touched.insert(next.node.clone());
         }
+        if is_to_move(&reservation) {
+            self.to_move.insert(reservation.id.clone());
+        }
         self.counting.insert(reservation.id.clone(), reservation);
     }
 
@@ -227,6 +247,7 @@ impl ReservationBook {
             strike(&mut self.coming, &next.node, id);
             self.touched.insert(next.node.clone());
         }
+        self.to_move.remove(id);
         self.touched.insert(r.node.clone());
         Some(r)
     }

@@ -16,6 +16,11 @@ pub(crate) const STORM_NODES_MIN: usize = 3;
 /// Share of the fleet's nodes, in percent, from which it is one.
 pub(crate) const STORM_PERCENT: usize = 34;
 
+/// Whether so many bad nodes of a fleet are one.
+pub(crate) fn is_storm(bad: usize, nodes: usize) -> bool {
+    bad >= STORM_NODES_MIN && bad * 100 >= nodes * STORM_PERCENT
+}
+
 /// Automatic evictions are frozen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freeze {
@@ -38,7 +43,7 @@ impl StormWatch {
         self.bad_since.retain(|_, at| now.since(*at) <= STORM_WINDOW);
         self.bad_since.insert(node.clone(), now);
         let bad = self.bad_since.len();
-        if self.freeze.is_some() || bad < STORM_NODES_MIN || bad * 100 < nodes * STORM_PERCENT {
+        if self.freeze.is_some() || !is_storm(bad, nodes) {
             return None;
         }
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);

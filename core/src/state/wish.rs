@@ -77,11 +77,18 @@ pub(crate) fn broken(node: &Node, gpu: &Gpu) -> Option<UnfitGpu> {
 pub(crate) struct Wish<'a> {
     pub(crate) request: &'a GpuRequest,
     model: Option<String>,
+    /// Only nodes that answer will do.
+    pub(crate) heard: bool,
 }
 
 impl<'a> Wish<'a> {
     pub(crate) fn new(request: &'a GpuRequest) -> Self {
-        Self { request, model: request.model.as_deref().map(plain_model) }
+        Self { request, model: request.model.as_deref().map(plain_model), heard: false }
+    }
+
+    /// The same on nodes that answer.
+    pub(crate) fn of_heard(request: &'a GpuRequest) -> Self {
+        Self { heard: true, ..Self::new(request) }
     }
 
     /// Whether this exact GPU is meant, whatever its state.

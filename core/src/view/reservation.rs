@@ -7,6 +7,7 @@ use crate::node::Liveness;
 use crate::reason::{Unfit, UnfitGpu};
 use crate::rejection::Rejection;
 use crate::reservation::{Reservation, ReservationState, WaitOverWhy};
+use crate::risk::{Pair, Risk};
 use crate::state::Fsm;
 use crate::state::wish::{self, Wish};
 use crate::waitlist::{WaitOver, Waiter};
@@ -114,15 +115,49 @@ pub fn unconfirmed(fsm: &Fsm, r: &Reservation) -> Option<Unconfirmed> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenGpus {
     pub gpus: Vec<UnfitGpu>,
-    /// It gets others when it begins, where some are free; once it has begun, it keeps them.
-    pub replaced_at_start: bool,
+    pub then: BrokenThen,
+}
+
+/// What becomes of a reservation with broken GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BrokenThen {
+    /// It gets others when it begins, where some are free.
+    ReplacedAtStart,
+    /// It waits for its node, and moves.
+    Moves,
+    /// It has begun, so it keeps them.
+    Kept,
+}
+
+/// What is wrong with the place of one that is not over, and why it has it still; `None` where nothing is known to be.
+pub fn at_risk(r: &Reservation) -> Option<&Risk> {
+    r.risk.as_deref().filter(|_| r.is_open())
+}
+
+/// The other one of a reservation and its stand-in, as long as both are open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StandIn {
+    /// It has one on that node, since its own does not answer.
+    Has(ReservationId, NodeName),
+    For(ReservationId, NodeName),
+}
+
+/// Whether it has a stand-in or is one.
+pub fn stand_in(fsm: &Fsm, r: &Reservation) -> Option<StandIn> {
+    let open = |id| fsm.reservation(id).filter(|other| other.is_open() && r.is_open());
+    match r.pair.as_deref()? {
+        Pair::HasStandIn(id) => open(id).map(|at| StandIn::Has(id.clone(), at.node.clone())),
+        Pair::StandsInFor(id) => open(id).map(|of| StandIn::For(id.clone(), of.node.clone())),
+        Pair::HadStandIn => None,
+    }
 }
 
 /// What is wrong with the GPUs of one that is not over; `None` where nothing is.
 pub fn broken(fsm: &Fsm, r: &Reservation) -> Option<BrokenGpus> {
-    let replaced_at_start = match r.state {
-        ReservationState::Scheduled => true,
-        ReservationState::Active => false,
+    let then = match r.state {
+        ReservationState::Scheduled if r.next.is_some() => BrokenThen::Moves,
+        ReservationState::Scheduled => BrokenThen::ReplacedAtStart,
+        ReservationState::Active => BrokenThen::Kept,
         ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
             return None;
         }
@@ -131,7 +166,7 @@ pub fn broken(fsm: &Fsm, r: &Reservation) -> Option<BrokenGpus> {
     let gpus = r.gpus.iter().filter_map(|uuid| wish::broken(node, fsm.gpu(uuid)?));
     // A driver that does not answer will, or its node is not ready, which is said of the node.
     let gpus: Vec<UnfitGpu> = gpus.filter(|gpu| gpu.why != Unfit::Silent).collect();
-    (!gpus.is_empty()).then_some(BrokenGpus { gpus, replaced_at_start })
+    (!gpus.is_empty()).then_some(BrokenGpus { gpus, then })
 }
 
 /// One on the waiting list, or that left it without a place.

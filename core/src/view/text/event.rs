@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::reservation::{
-    Edited, fmt_done, fmt_lapsed, fmt_unshared, fmt_wait_over, fmt_waits, window_from,
+    Edited, fmt_done, fmt_lapsed, fmt_moved, fmt_risk, fmt_unshared, fmt_wait_over, fmt_waits,
+    window_from,
 };
 use super::{gpu_list, gpu_name, list};
 use crate::checkpoint::{Content, Facts, Presence};
@@ -497,8 +498,8 @@ impl Event {
             }
             E::ReservationEditDone { node, gpus, .. } => fmt_done(f, &placed(names, node, gpus)),
             E::ReservationEditLapsed { node, .. } => fmt_lapsed(f, node),
-            E::ReservationMoved { node, gpus, why, .. } => {
-                write!(f, "moved to {}: {why}", placed(names, node, gpus))
+            E::ReservationMoved { node, gpus, why, waits_for, .. } => {
+                fmt_moved(f, &placed(names, node, gpus), why, waits_for.as_ref())
             }
             E::ReservationStarted { owner, gpus, .. } => {
                 write!(f, "reservation of {owner} started: {}", gpu_list(names, gpus))
@@ -676,6 +677,7 @@ impl Event {
             E::Preemption(event) => write!(f, "{event}"),
             E::Hold(event) => write!(f, "{event}"),
             E::Idle(event) => write!(f, "{event}"),
+            E::Risk(event) => fmt_risk(f, event, names),
         }
     }
 }

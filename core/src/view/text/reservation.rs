@@ -6,11 +6,12 @@ use super::event::placed;
 use super::list;
 use crate::name::{NodeName, UserName};
 use crate::reservation::{Edit, GpuRequest, WaitOverWhy};
+use crate::risk::{Keeps, Risk, RiskEvent};
 use crate::state::wish::Wish;
 use crate::time::{Millis, Timestamp, Window};
 use crate::view::Names;
 use crate::view::Unconfirmed;
-use crate::view::reservation::{BrokenGpus, UnconfirmedChange as Change};
+use crate::view::reservation::{BrokenGpus, BrokenThen, StandIn, UnconfirmedChange as Change};
 
 /// Most GPUs that are named with what is wrong.
 const BROKEN_NAMED_MAX: usize = 3;
@@ -22,9 +23,12 @@ impl fmt::Display for BrokenGpus {
         if !more.is_empty() {
             write!(f, ", and {} more", more.len())?;
         }
-        match self.replaced_at_start {
-            true => write!(f, "; fleet replaces it at the start if another GPU is free"),
-            false => write!(f, "; to get another GPU, reserve again"),
+        match self.then {
+            BrokenThen::ReplacedAtStart => {
+                write!(f, "; fleet replaces it at the start if another GPU is free")
+            }
+            BrokenThen::Kept => write!(f, "; to get another GPU, reserve again"),
+            BrokenThen::Moves => Ok(()),
         }
     }
 }
@@ -162,6 +166,78 @@ impl fmt::Display for WaitOverWhy {
             Self::Cancelled { by } => write!(f, "cancelled by {by}"),
             Self::Refused { why } => f.write_str(why),
         }
+    }
+}
+
+/// Fleet gave it another place, or will as soon as its node has released the one it has.
+pub(super) fn fmt_moved(
+    f: &mut fmt::Formatter<'_>,
+    gpus: &str,
+    why: &str,
+    waits_for: Option<&NodeName>,
+) -> fmt::Result {
+    match waits_for {
+        Some(node) => write!(f, "moves to {gpus} once {node} has released it: {why}"),
+        None => write!(f, "moved to {gpus}: {why}"),
+    }
+}
+
+/// What became of one whose place is or was bad.
+pub(super) fn fmt_risk(
+    f: &mut fmt::Formatter<'_>,
+    event: &RiskEvent,
+    names: &dyn Names,
+) -> fmt::Result {
+    match event {
+        RiskEvent::Stays { what, keeps, others, .. } => {
+            write!(f, "{what}; {keeps}")?;
+            match others {
+                Some((node, gpus)) => write!(f, "; free for it: {}", placed(names, node, gpus)),
+                None => Ok(()),
+            }
+        }
+        RiskEvent::Over { .. } => write!(f, "its GPUs take work again"),
+        RiskEvent::StandsIn { reservation, stand_in, node } => {
+            write!(f, "{node} is silent, so {stand_in} stands in for {reservation}")
+        }
+        RiskEvent::Superseded { reservation, kept } => {
+            write!(f, "{reservation} is released, since {kept} is kept in its place")
+        }
+    }
+}
+
+impl fmt::Display for Risk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.what, self.keeps)
+    }
+}
+
+impl fmt::Display for StandIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Has(id, node) => {
+                write!(f, "its node does not answer; {id} on {node} stands in for it")
+            }
+            Self::For(id, node) => {
+                write!(
+                    f,
+                    "stands in for {id} until {node} answers; then one of the two is released"
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for Keeps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Named => "it names this node or these GPUs, so fleet does not move it",
+            Self::NothingFree => "fleet moves it as soon as other GPUs are free for it",
+            Self::MovedLately => "it was moved less than an hour ago, so it stays for now",
+            Self::Queued => "fleet moves it within minutes",
+            Self::Frozen => "too many nodes went bad at once, so fleet does not move it now",
+            Self::Begun => "to get other GPUs, reserve again",
+        })
     }
 }
 

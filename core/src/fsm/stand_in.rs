@@ -1,0 +1,248 @@
+//! Stand-ins: a second reservation for one whose node is silent when it is to begin soon.
+//!
+//! Nothing can be taken back from a silent node: it may open its window alone (ADR 12). So the first reservation stays
+//! as it is, and its GPUs count as given; the stand-in is an ordinary reservation of the same owner on a node that
+//! answers. Once the first node has answered for a while one of the two is released. What the owner released before is
+//! the owner's choice. Called by `fsm/moving.rs`, at a start, and where a reservation ends.
+
+use super::moving::{Pass, Step, is_heard};
+use super::{Fsm, Turn};
+use crate::command::CreateReservation;
+use crate::event::Event;
+use crate::id::ReservationId;
+use crate::name::NodeName;
+use crate::node::{Liveness, Node};
+use crate::reason::Closed;
+use crate::reservation::{Place, Reservation, ReservationState};
+use crate::risk::{HEARD_MIN, Keeps, Pair, RiskEvent, SILENT_MIN, STAND_IN_AHEAD};
+use crate::state::storm::is_storm;
+use crate::time::{Timestamp, Window};
+use crate::waitlist::next_minute;
+
+impl Fsm {
+    /// Whether the node may not come back in time.
+    pub(super) fn is_silent(&self, name: &NodeName) -> bool {
+        self.nodes.get(name).and_then(silent_until).is_some_and(|at| at <= self.now)
+    }
+
+    /// When time alone makes a stand-in for it.
+    pub(super) fn stands_in_at(&self, r: &Reservation) -> Option<Timestamp> {
+        let at = next_minute(wants_stand_in_at(self.nodes.get(&r.node)?, r)?);
+        (at > self.now).then_some(at)
+    }
+
+    /// What becomes of one whose node is not heard.
+    pub(super) fn step_of_silent(&self, id: &ReservationId, pass: &mut Pass) -> Step {
+        let Some(r) = self.reservations.get(id) else { return Step::Nothing };
+        let Some(node) = self.nodes.get(&r.node) else { return Step::Nothing };
+        let is_due = wants_stand_in_at(node, r).is_some_and(|at| at <= self.now);
+        if !is_due || r.window.starts_at <= self.now {
+            return Step::Nothing;
+        }
+        let what = format!("{} is {}", node.name, Closed::Unreachable);
+        if self.storm.frozen().is_some() || self.are_many_silent() {
+            return Step::Stays(what, Keeps::Frozen);
+        }
+        if r.wish.node.is_some() || !r.wish.uuids.is_empty() {
+            return Step::Stays(what, Keeps::Named);
+        }
+        if let Err(keeps) = pass.may_search(r) {
+            return Step::Stays(what, keeps);
+        }
+        let found = self.free_at(&[&r.wish], r.window);
+        match found.filter(|_| self.has_all_reservations().is_none()) {
+            Some((node, gpus)) => {
+                Step::Doubles(Place { node, gpus, window: r.window, wish: r.wish.clone() })
+            }
+            None => Step::Stays(what, Keeps::NothingFree),
+        }
+    }
+
+    /// A switch that dies takes many nodes with it, and all of them may be back soon.
+    fn are_many_silent(&self) -> bool {
+        let silent = self.nodes.values().filter(|node| node.liveness == Liveness::Unreachable);
+        is_storm(silent.count(), self.nodes.len())
+    }
+
+    pub(super) fn book_stand_in(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &ReservationId,
+        place: Place,
+    ) -> bool {
+        let stand_in = ReservationId::of_stand_in(turn.epoch, turn.granted);
+        turn.granted += 1;
+        // Somebody may have asked for exactly that id.
+        if self.owner_of_reservation(&stand_in).is_some() {
+            return false;
+        }
+        let now = self.now;
+        let Some(mut r) = self.reservations.get_mut(id) else { return false };
+        (r.risk, r.pair) = (None, Some(Box::new(Pair::HasStandIn(stand_in.clone()))));
+        r.mark_changed("fleet".to_owned(), now);
+        let Place { node, gpus, window, wish } = place;
+        let wish = CreateReservation {
+            project: r.project.clone(),
+            note: r.note.clone(),
+            at_end: r.at_end,
+            with: r.with.clone(),
+            ..CreateReservation::plain(stand_in.clone(), r.owner.clone(), wish, window)
+        };
+        let (reservation, silent) = (id.clone(), r.node.clone());
+        drop(r);
+        turn.say(Event::Risk(Box::new(RiskEvent::StandsIn {
+            reservation,
+            stand_in: stand_in.clone(),
+            node: silent,
+        })));
+        self.book(turn, &wish, (window, node, gpus));
+        if let Some(mut second) = self.reservations.get_mut(&stand_in) {
+            second.pair = Some(Box::new(Pair::StandsInFor(id.clone())));
+        }
+        true
+    }
+
+    /// Releases one of a reservation and its stand-in, where it is known by now which one. Says whether anything changed.
+    pub(super) fn settle_pair(&mut self, turn: &mut Turn<'_>, id: &ReservationId) -> bool {
+        let pair = self.reservations.get(id).and_then(|r| r.pair.as_deref());
+        let (first, second) = match pair {
+            Some(Pair::HasStandIn(second)) => (id.clone(), second.clone()),
+            Some(Pair::StandsInFor(first)) => (first.clone(), id.clone()),
+            Some(Pair::HadStandIn) | None => return false,
+        };
+        let open = |id: &ReservationId| self.reservations.get(id).filter(|r| r.is_open());
+        let (Some(one), Some(other)) = (open(&first), open(&second)) else { return false };
+        if one.is_cancelled() || other.is_cancelled() {
+            // Its owner has chosen.
+            self.leave_pair(turn, if one.is_cancelled() { &first } else { &second });
+            return true;
+        }
+        let is_served = other.state == ReservationState::Active;
+        let moves_jobs = is_served && one.state == ReservationState::Scheduled;
+        let moved = moves_jobs && self.rebind_jobs(&first, &second);
+        match self.superseded(&first, &second) {
+            Some((released, kept)) => {
+                self.supersede(turn, &released, &kept);
+                true
+            }
+            None => moved,
+        }
+    }
+
+    /// Which of the two is released, and which one is kept.
+    fn superseded(
+        &self,
+        first: &ReservationId,
+        second: &ReservationId,
+    ) -> Option<(ReservationId, ReservationId)> {
+        let (one, other) = (self.reservations.get(first)?, self.reservations.get(second)?);
+        let node = self.nodes.get(&one.node)?;
+        if !is_heard(node) || self.now.since(node.liveness_since) < HEARD_MIN {
+            return None;
+        }
+        let is_first_kept = match &other.state {
+            ReservationState::Scheduled => self.bad_place(node, one).is_none(),
+            ReservationState::Active if !one.usage.came => false,
+            // People came to both: each ends in its time.
+            ReservationState::Active if self.is_in_use(other) => return None,
+            ReservationState::Active => true,
+            ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
+                return None;
+            }
+        };
+        let (first, second) = (first.clone(), second.clone());
+        Some(if is_first_kept { (second, first) } else { (first, second) })
+    }
+
+    fn is_in_use(&self, r: &Reservation) -> bool {
+        let runs = self.allocations.on(&r.node).any(|a| {
+            let lease = a.lease.as_ref().and_then(|id| self.leases.get(id));
+            r.lease.is_some() && lease.is_some_and(|lease| lease.parent == r.lease)
+        });
+        r.usage.came || runs
+    }
+
+    fn supersede(&mut self, turn: &mut Turn<'_>, released: &ReservationId, kept: &ReservationId) {
+        let (reservation, by) = (released.clone(), "fleet".to_owned());
+        turn.say(Event::Risk(Box::new(RiskEvent::Superseded { reservation, kept: kept.clone() })));
+        self.rebind_jobs(released, kept);
+        for id in [released, kept] {
+            if let Some(mut r) = self.reservations.get_mut(id) {
+                r.pair = None;
+            }
+        }
+        self.release_as(turn, released, by, &format!("{kept} is kept in its place"));
+        self.start_if_begun_and_waiting(turn, kept);
+    }
+
+    /// While its stand-in is there it does not begin, unless its node opens it alone: nobody would use it, and its owner
+    /// would be charged for both.
+    pub(super) fn waits_for_its_stand_in(&self, id: &ReservationId) -> bool {
+        let r = self.reservations.get(id);
+        match r.and_then(|r| r.pair.as_deref()) {
+            Some(Pair::HasStandIn(second)) => self
+                .reservations
+                .get(second)
+                .is_some_and(|second| second.is_open() && !second.is_cancelled()),
+            Some(Pair::StandsInFor(_) | Pair::HadStandIn) | None => false,
+        }
+    }
+
+    /// It is over: the other one is a reservation like any other from now on.
+    pub(super) fn leave_pair(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let Some(pair) = self.reservations.get_mut(id).and_then(|mut r| r.pair.take()) else {
+            return;
+        };
+        let other = match pair.as_ref() {
+            Pair::HasStandIn(other) | Pair::StandsInFor(other) => other.clone(),
+            Pair::HadStandIn => return,
+        };
+        self.rebind_jobs(id, &other);
+        let Some(mut r) = self.reservations.get_mut(&other) else { return };
+        r.pair = match *pair {
+            // It gets no other one.
+            Pair::StandsInFor(_) => Some(Box::new(Pair::HadStandIn)),
+            Pair::HasStandIn(_) | Pair::HadStandIn => None,
+        };
+        drop(r);
+        self.start_if_begun_and_waiting(turn, &other);
+    }
+
+    /// What waits to run in the one waits for the other from now on. Says whether anything does.
+    fn rebind_jobs(&mut self, from: &ReservationId, to: &ReservationId) -> bool {
+        let waiting = match self.still_takes_jobs(to) {
+            true => self.waiting_for(from),
+            false => Vec::new(),
+        };
+        let any = !waiting.is_empty();
+        for id in waiting {
+            self.unbind_job(&id);
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.spec.reservation = Some(to.clone());
+            }
+            if let Some(job) = self.jobs.get(&id).cloned() {
+                self.bind_job(&job);
+            }
+        }
+        any
+    }
+}
+
+/// From when on the node may not come back in time; `None` while it is heard, and where nothing of it
+/// counts.
+fn silent_until(node: &Node) -> Option<Timestamp> {
+    let counts = node.liveness == Liveness::Unreachable && !node.uncounted;
+    let since = node.silent_since.filter(|_| counts && node.suspended.is_none());
+    since.map(|since| since + SILENT_MIN)
+}
+
+/// From when on a reservation on that node wants a stand-in.
+pub(crate) fn wants_stand_in_at(node: &Node, r: &Reservation) -> Option<Timestamp> {
+    let is_left = r.handed_out.as_ref().is_some_and(|given| given.withdrawn.is_some());
+    let waits = r.state == ReservationState::Scheduled && !is_left;
+    if !waits || r.next.is_some() || r.pair.is_some() {
+        return None;
+    }
+    let Window { starts_at, .. } = r.window;
+    silent_until(node).map(|at| at.max(starts_at - STAND_IN_AHEAD))
+}
