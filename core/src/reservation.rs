@@ -25,6 +25,8 @@ pub const SHARED_WITH_MAX: usize = 32;
 pub const RESERVATIONS_OPEN_MAX: usize = 100_000;
 /// Most reservations of one series: a year of days.
 pub const SERIES_LENGTH_MAX: usize = 366;
+/// Most nodes of which one request reserves GPUs at once.
+pub const NODES_AT_ONCE_MAX: usize = 64;
 
 /// Which GPUs are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -256,9 +256,23 @@ fn reservations(typist: &Typist<'_>) -> Result<()> {
     typist.call("res-k3v9", &later);
     typist.run("fleet reservation set res-k3v9 --from \"tomorrow 14:00\"")?;
     typist.run("fleet reservation set res-k3v9 -G 2 --dry-run")?;
+    typist.run("fleet reservation set res-k3v9 --node titan02 -G 2")?;
     typist.run("fleet release res-9d2fwm")?;
     series(typist)?;
+    several_nodes(typist)?;
     waiting(typist)
+}
+
+fn several_nodes(typist: &Typist<'_>) -> Result<()> {
+    // The nodes of this test have four GPUs each, and one is in use.
+    typist.call("-N 2 -G v100:8", "-N 2 -G v100:2");
+    typist.call("-N 2 -G 8", "-N 2 -G 2");
+    typist.run("fleet reserve -N 2 -G 8 -t 4h --from \"mon 09:00\" --dry-run")?;
+    let made = typist.run("fleet reserve -N 2 -G v100:8 -t 4h")?;
+    let first = made.stdout.lines().next().context("two reservations")?;
+    let shown = typist.lab.json(&["reservation", "show", first])?;
+    let series = shown["series"].as_str().context("no series")?;
+    typist.lab.output(&["release", series, "--yes"]).map(drop)
 }
 
 fn waiting(typist: &Typist<'_>) -> Result<()> {

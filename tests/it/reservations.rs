@@ -29,6 +29,7 @@ fn windows_and_their_ends() -> Result<()> {
     steps.step("members of a group with limits are held to them", || limits(&lab));
     steps.step("a spreadsheet is taken over whole, or not at all", || spreadsheet(&lab));
     steps.step("a series is reserved whole, or not at all, and released in parts", || series(&lab));
+    steps.step("GPUs of several nodes are reserved together, or none", || several_nodes(&lab));
     steps.step("--wait waits, and gives up in time", || waiting(&lab));
     steps.step("a note may say anything harmless", || {
         let id = lab.output(&["reserve", "-G", "1", "-t", "1h", "--note", "Größe: 3 × 4, 日本"])?;
@@ -80,8 +81,33 @@ fn drained(lab: &Lab) -> Result<()> {
     lab.output(&["node", "uncordon", &home])?;
     let shown = lab.json(&["reservation", "show", &named])?;
     ensure!(shown["reason"].as_str().unwrap_or_default().is_empty(), "{shown}");
-    ensure!(lab.why(&named)?.contains("its GPUs take work again"), "{}", lab.why(&named)?);
+    ensure!(lab.why(&named)?.contains("its GPUs are good again"), "{}", lab.why(&named)?);
     lab.output(&["release", "--yes", &free, &named]).map(drop)
+}
+
+fn several_nodes(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    let words = ["reserve", "-N", "2", "-G", "4", "-t", "1h"];
+    let made = lab.run(&words)?;
+    let out = made.ok()?.to_owned();
+    let ids: Vec<&str> = out.lines().collect();
+    let [first, second] = ids[..] else { anyhow::bail!("not two: {made:?}") };
+    ensure!(made.stderr.contains("reserved GPUs of 2 nodes as ser-"), "{made:?}");
+    let one = reservation_in(lab, first, "active", SOON)?;
+    let other = reservation_in(lab, second, "active", SOON)?;
+    ensure!(one["node"] != other["node"] && one["series"] == other["series"], "{one} {other}");
+    let text = lab.output(&["reservation", "show", first])?;
+    ensure!(text.contains(&format!("{second} with titan0")), "{text}");
+    lab.run(&words)?.fails(6, &["2 GPUs on each of 2 nodes"])?;
+    let series = one["series"].as_str().context("a series")?;
+    lab.output(&["release", "--yes", series])?;
+    for id in [first, second] {
+        reservation_in(lab, id, "ended", SOON)?;
+    }
+    lab.run(&["reserve", "-N", "3", "-G", "6"])?.fails(6, &["2 of the fleet's nodes, and 3"])?;
+    lab.run(&["reserve", "-N", "2", "-G", "3"])?
+        .fails(2, &["cannot be spread evenly over 2 nodes", "-G 4 is 2 on each"])?;
+    lab.run(&["reserve", "-N", "2", "-G", "2", "--wait", "1h"])?.fails(2, &["--wait"]).map(drop)
 }
 
 fn calendar(lab: &Lab) -> Result<()> {

@@ -10,6 +10,9 @@ use crate::consent::{Consent, NewUsers};
 use crate::gpu_wish::GpuWish;
 use crate::spreadsheet::DateOrder;
 
+/// Most nodes of which one command reserves GPUs.
+const NODES_AT_ONCE_MAX: i64 = fleet_core::reservation::NODES_AT_ONCE_MAX as i64;
+
 /// Which GPUs; `reserve` and `run` share it.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct WishArgs {
@@ -72,12 +75,18 @@ impl AtEnd {
     fleet reserve -G v100:2 -t 8h\n  \
     fleet reserve -G 1 --from \"tomorrow 09:00\" -t 4h --note \"for the paper\"\n  \
     fleet reserve --gpu titan01:3 --until 18:00\n  \
+    fleet reserve -N 2 -G v100:8 -t 4h\n  \
     fleet reserve -G 2 -t 4h --wait 12h --detach\n  \
     fleet reserve --adopt all -t 2d\n  \
     fleet reserve -G 2 --from \"mon 10:00\" -t 2h --every weekly --times 12")]
 pub(crate) struct ReserveArgs {
     #[command(flatten)]
     pub(crate) wish: WishArgs,
+    /// Spread the GPUs of -G evenly over this many nodes: all of them at the same time, or nothing
+    #[arg(short = 'N', long, value_name = "N", requires = "gpus",
+        conflicts_with_all = ["gpu", "node", "adopt", "wait"],
+        value_parser = clap::value_parser!(u32).range(1..=NODES_AT_ONCE_MAX))]
+    pub(crate) nodes: Option<u32>,
     /// Reserve the GPUs that your running processes use (PIDs, or `all`); they keep running
     #[arg(long, value_name = "PID,...|all", value_delimiter = ',',
         conflicts_with_all = ["gpus", "gpu", "gpu_memory", "from", "wait"])]

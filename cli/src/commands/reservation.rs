@@ -116,7 +116,7 @@ pub(super) async fn show(context: &Context, args: &ReservationShowArgs) -> Resul
     let id = client.resolve(KIND, &args.id).await?;
     let reservation = fetch_one(context, &client, &id).await?;
     let more = match reservation.series.is_some() && printer.for_people() {
-        true => vec![("Next", series::next(context, &client, &reservation).await?)],
+        true => series::others(context, &client, &reservation).await?,
         false => Vec::new(),
     };
     print(&printer.one_with(&reservation, more)?)?;

@@ -22,14 +22,17 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     if args.wish.gpus.is_none() && args.wish.gpu.is_empty() && args.adopt.is_empty() {
         return Err(Failure::usage("-G", "missing: how many GPUs?").hint("like -G 2 or -G v100:2"));
     }
-    if let Some(every) = &args.series.every {
-        return super::series::reserve(context, args, every).await;
+    if args.series.every.is_some() {
+        return super::series::reserve(context, args).await;
     }
     if args.until.is_some() && args.time.is_some() {
         return Err(Failure::usage(
             "--time",
             "cannot be used with --until, which is the end already",
         ));
+    }
+    if args.nodes.is_some_and(|nodes| nodes > 1) {
+        return super::series::reserve(context, args).await;
     }
     let adopts = adoption(args)?;
     let window = Window::read(context, args)?;
@@ -133,14 +136,14 @@ fn adoption(args: &ReserveArgs) -> Result<Option<Adoption>, Failure> {
 }
 
 /// The window as typed: from when, and how long or until when.
-struct Window {
-    from: When,
-    until: Option<When>,
-    length_ms: u64,
+pub(super) struct Window {
+    pub(super) from: When,
+    pub(super) until: Option<When>,
+    pub(super) length_ms: u64,
 }
 
 impl Window {
-    fn read(context: &Context, args: &ReserveArgs) -> Result<Self, Failure> {
+    pub(super) fn read(context: &Context, args: &ReserveArgs) -> Result<Self, Failure> {
         let from = match &args.from {
             Some(text) => context.when("--from", text, Edge::Start)?,
             None => When::Now,

@@ -1,6 +1,6 @@
-//! Series of reservations: `reserve --every`, `release --following` and `release SERIES`.
+//! Series of reservations: `reserve --every`, `reserve -N`, `release --following` and `release SERIES`.
 //!
-//! The dates of a rule are worked out here, in the zone of the person who types it. The controllers get the dates and
+//! Reservations on several nodes at once are a series of one date, with a reservation for each node. The dates of a rule are worked out here, in the zone of the person who types it. The controllers get the dates and
 //! reserve all of them or none; what they refuse is listed with each date.
 
 mod rule;
@@ -12,42 +12,50 @@ use fleet_core::time::{Timestamp, Window};
 use fleet_core::view::ReservationShown;
 use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1::{
-    CreateReservationRequest, CreateSeriesRequest, CreateSeriesResponse, ListReservationsRequest,
-    RefusedDate, ReleaseSeriesRequest,
+    CreateReservationRequest, CreateSeriesRequest, CreateSeriesResponse, GpuWish,
+    ListReservationsRequest, RefusedDate, ReleaseSeriesRequest,
 };
 
 use super::reservation::{self, fetch_one};
+use super::reserve::Window as Typed;
 use super::{Context, gpu, nodes_without_gpus};
 use crate::args::{AtEnd, ReleaseArgs, ReserveArgs};
 use crate::client::Client;
 use crate::errors::{Failure, date_line};
 use crate::exit_code::Exit;
 use crate::output::text::{harmless, print, say};
-use crate::times::Clock;
+use crate::times::{Clock, When};
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "series";
 /// Later reservations of a series that `reservation show` lists.
 const NEXT_SHOWN: usize = 3;
 
-/// Reserves all dates of a rule, or none.
-pub(super) async fn reserve(
-    context: &Context,
-    args: &ReserveArgs,
-    every: &str,
-) -> Result<Exit, Failure> {
+/// Reserves all dates of a rule, or none; each on as many nodes at once as were asked for.
+pub(super) async fn reserve(context: &Context, args: &ReserveArgs) -> Result<Exit, Failure> {
     let context = &rule::in_zone(context, &args.series)?;
-    let dates = rule::dates(context, args, every)?;
+    let nodes = args.nodes.unwrap_or(1);
+    let at_once = (nodes > 1).then(|| format!("{nodes} nodes at once"));
+    let (dates, rule, times) = match &args.series.every {
+        Some(every) => {
+            let dates = rule::dates(context, args, every)?;
+            let rule =
+                at_once.iter().fold(dates.rule, |rule, at_once| format!("{rule}, {at_once}"));
+            (dates.windows, rule, CreateReservationRequest::default())
+        }
+        None => (Vec::new(), at_once.unwrap_or_default(), times(context, args)?),
+    };
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let wish = gpu::wish(&client, &args.wish).await?;
+    let wish = on_each(gpu::wish(&client, &args.wish).await?, nodes)?;
     let request = CreateSeriesRequest {
         meta: None,
-        each: Some(CreateReservationRequest { gpus: Some(wish.clone()), ..each(args) }),
-        dates: dates.windows,
-        rule: dates.rule,
+        each: Some(CreateReservationRequest { gpus: Some(wish.clone()), ..each(args, times) }),
+        dates,
+        rule,
         skip_conflicts: args.series.skip_conflicts,
         dry_run: args.dry_run,
         new_users: args.new_users.yes,
+        nodes,
     };
     let answer = match send(&client, args, request).await {
         Ok(answer) => answer,
@@ -57,7 +65,7 @@ pub(super) async fn reserve(
     };
     let clock = &context.clock;
     let problems: Vec<DateProblem> = answer.refused.iter().map(problem).collect();
-    let of = problems.len() + answer.items.len();
+    let of = problems.len() + answer.items.len() / nodes as usize;
     let items: Vec<Reservation> = answer.items.into_iter().map(Reservation::from).collect();
     for item in &items {
         say(&format!("{}: {}", start(item, clock), item.gpus_shown()));
@@ -69,7 +77,7 @@ pub(super) async fn reserve(
         say(&format!("left out {}", date_line(problem, clock)));
     }
     if args.dry_run {
-        say(&format!("would reserve {}; nothing was reserved", dates_of(items.len())));
+        say(&format!("would reserve {}; nothing was reserved", counted(items.len(), args)));
         // They have no ids that could be printed.
         if !printer.for_people() {
             print(&printer.list(&items)?)?;
@@ -77,7 +85,7 @@ pub(super) async fn reserve(
         return Ok(Exit::Done);
     }
     let series = answer.series;
-    let count = dates_of(items.len());
+    let count = counted(items.len(), args);
     say(&format!("reserved {count} as {series}; release them: fleet release {series}"));
     match printer.for_people() {
         true => print(&printer.changed(&items, |r| &r.id)?)?,
@@ -87,15 +95,37 @@ pub(super) async fn reserve(
     Ok(Exit::Done)
 }
 
-/// What each reservation is like, but for its GPUs and its time.
-fn each(args: &ReserveArgs) -> CreateReservationRequest {
+/// The time of a series of one date.
+fn times(context: &Context, args: &ReserveArgs) -> Result<CreateReservationRequest, Failure> {
+    let window = Typed::read(context, args)?;
+    Ok(CreateReservationRequest {
+        starts_at_unix_ms: window.from.unix_ms(),
+        ends_at_unix_ms: window.until.map_or(0, When::unix_ms),
+        length_ms: window.length_ms,
+        ..CreateReservationRequest::default()
+    })
+}
+
+/// What each of the nodes gives of all GPUs.
+fn on_each(wish: GpuWish, nodes: u32) -> Result<GpuWish, Failure> {
+    let (all, each) = (wish.count, wish.count / nodes);
+    if each * nodes == all && each > 0 {
+        return Ok(GpuWish { count: each, ..wish });
+    }
+    let problem = format!("{all} GPUs cannot be spread evenly over {nodes} nodes");
+    let more = (each + 1).saturating_mul(nodes);
+    Err(Failure::usage("-N", problem).hint(format!("-G {more} is {} on each", each + 1)))
+}
+
+/// What each reservation is like, but for its GPUs.
+fn each(args: &ReserveArgs, times: CreateReservationRequest) -> CreateReservationRequest {
     CreateReservationRequest {
         note: args.note.clone().unwrap_or_default(),
         project: args.project.clone().unwrap_or_default(),
         owner: args.owner.clone().unwrap_or_default(),
         at_end: args.at_end.map(AtEnd::word).unwrap_or_default().to_owned(),
         with: args.with.clone(),
-        ..CreateReservationRequest::default()
+        ..times
     }
 }
 
@@ -139,7 +169,17 @@ async fn call(
     client.call(request, async |api, r| api.create_series(r).await).await
 }
 
-fn refused(problems: Vec<DateProblem>, of: usize, args: &ReserveArgs, clock: &Clock) -> Failure {
+fn refused(
+    mut problems: Vec<DateProblem>,
+    of: usize,
+    args: &ReserveArgs,
+    clock: &Clock,
+) -> Failure {
+    if args.series.every.is_none()
+        && let Some(only) = problems.pop()
+    {
+        return Failure::of_rejection(only.why, clock);
+    }
     let rest = of.saturating_sub(problems.len());
     let of = u32::try_from(of).unwrap_or(u32::MAX);
     let failure = Failure::of_rejection(Rejection::DatesRefused { problems, of, more: 0 }, clock);
@@ -163,6 +203,18 @@ fn problem(refused: &RefusedDate) -> DateProblem {
 
 fn start(reservation: &Reservation, clock: &Clock) -> String {
     clock.day_and_minute(reservation.starts_at.map_or(0, |at| at.0))
+}
+
+/// How many dates these reservations are, or nodes where they are all of one date.
+fn counted(reservations: usize, args: &ReserveArgs) -> String {
+    let nodes = args.nodes.map_or(1, |nodes| nodes as usize);
+    match args.series.every {
+        Some(_) if nodes > 1 => {
+            format!("{} on {nodes} nodes each", dates_of(reservations / nodes))
+        }
+        Some(_) => dates_of(reservations),
+        None => format!("GPUs of {reservations} nodes"),
+    }
 }
 
 fn dates_of(count: usize) -> String {
@@ -230,26 +282,44 @@ fn what(items: &[Reservation], id: &str, clock: &Clock) -> String {
     }
 }
 
-/// When the next reservations of the same series start.
-pub(super) async fn next(
+/// The other reservations of the same series: those at the same time on other nodes, and when the next ones start.
+pub(super) async fn others(
     context: &Context,
     client: &Client,
     shown: &Reservation,
-) -> Result<String, Failure> {
+) -> Result<Vec<(&'static str, String)>, Failure> {
     // Of anybody: single dates may have been given to others.
     let request = ListReservationsRequest { ids: Vec::new(), owner: String::new(), all: false };
-    let mut later = reservation::fetch(client, request).await?;
+    let mut others = reservation::fetch(client, request).await?;
     let starts_at = |r: &Reservation| r.starts_at.map_or(0, |at| at.0);
-    later.retain(|r| r.series == shown.series && starts_at(r) > starts_at(shown));
-    later.sort_by_key(starts_at);
-    let mut starts: Vec<String> =
-        later.iter().take(NEXT_SHOWN).map(|r| start(r, &context.clock)).collect();
-    match later.len() {
-        0 => return Ok("none: this is the last one".to_owned()),
-        count if count > NEXT_SHOWN => starts.push(format!("and {} more", count - NEXT_SHOWN)),
+    others.retain(|r| r.series == shown.series && r.id != shown.id);
+    others.sort_by_key(|r| (starts_at(r), r.id.clone()));
+    let at_once = others.iter().filter(|r| starts_at(r) == starts_at(shown));
+    let at_once: Vec<String> =
+        at_once.map(|r| format!("{} with {}", r.id, r.gpus_shown())).collect();
+    let mut starts: Vec<u64> =
+        others.iter().map(starts_at).filter(|at| *at > starts_at(shown)).collect();
+    starts.dedup();
+    let is_one_date = starts.is_empty() && !at_once.is_empty();
+    let mut rows = Vec::new();
+    if !at_once.is_empty() {
+        rows.push(("At once", at_once.join(", ")));
+    }
+    if !is_one_date {
+        rows.push(("Next", next(&starts, &context.clock)));
+    }
+    Ok(rows)
+}
+
+fn next(starts: &[u64], clock: &Clock) -> String {
+    let mut shown: Vec<String> =
+        starts.iter().take(NEXT_SHOWN).map(|at| clock.day_and_minute(*at)).collect();
+    match starts.len() {
+        0 => return "none: this is the last one".to_owned(),
+        count if count > NEXT_SHOWN => shown.push(format!("and {} more", count - NEXT_SHOWN)),
         _ => {}
     }
-    Ok(starts.join(", "))
+    shown.join(", ")
 }
 
 #[cfg(test)]

@@ -86,31 +86,40 @@ impl Context {
         key: &RequestKey,
     ) -> Result<Vec<CreateReservation>, Status> {
         let refuse = |problem: String| Err(to_status(&Rejection::field("dates", problem)));
-        let Some(first) = request.dates.first() else {
-            return refuse("a series needs at least one date".to_owned());
-        };
-        let count = request.dates.len();
+        let nodes = request.nodes.max(1) as usize;
+        let count = request.dates.len().max(1).saturating_mul(nodes);
         if count > SERIES_LENGTH_MAX {
-            return refuse(format!("at most {SERIES_LENGTH_MAX} dates, these are {count}"));
+            return refuse(format!("at most {SERIES_LENGTH_MAX} reservations, these are {count}"));
         }
-        let each = v1::CreateReservationRequest {
-            starts_at_unix_ms: first.starts_at_unix_ms,
-            ends_at_unix_ms: first.ends_at_unix_ms,
-            length_ms: 0,
-            new_users: request.new_users,
-            ..request.each.clone().unwrap_or_default()
+        let each = request.each.clone().unwrap_or_default();
+        let each = v1::CreateReservationRequest { new_users: request.new_users, ..each };
+        let each = match request.dates.first() {
+            Some(first) => v1::CreateReservationRequest {
+                starts_at_unix_ms: first.starts_at_unix_ms,
+                ends_at_unix_ms: first.ends_at_unix_ms,
+                length_ms: 0,
+                ..each
+            },
+            None if nodes > 1 => each,
+            None => return refuse("a series needs at least one date".to_owned()),
         };
         refuse_wait(&each, "not in a series")?;
         if each.adopts.is_some() {
             return Err(to_status(&Rejection::field("adopts", "not in a series")));
         }
         let wish = self.checked_wish(&each, self.new_reservation_id()?, caller, key).await?;
-        let one = |date: &v1::SeriesDate| {
+        let window_of = |date: &v1::SeriesDate| {
             let starts_at = Timestamp(date.starts_at_unix_ms);
-            let window = Window { starts_at, ends_at: Timestamp(date.ends_at_unix_ms) };
+            Window { starts_at, ends_at: Timestamp(date.ends_at_unix_ms) }
+        };
+        let windows: Vec<Window> = match request.dates.as_slice() {
+            [] => vec![wish.window],
+            dates => dates.iter().map(window_of).collect(),
+        };
+        let one = |window: Window| {
             Ok(CreateReservation { id: self.new_reservation_id()?, window, ..wish.clone() })
         };
-        request.dates.iter().map(one).collect()
+        windows.into_iter().flat_map(|window| std::iter::repeat_n(window, nodes)).map(one).collect()
     }
 
     /// What each date would get, and those that are not available.

@@ -78,22 +78,43 @@ pub fn choose(
     unleased: Unleased,
     held: &[HeldPlace],
 ) -> Result<(NodeName, Vec<GpuUuid>), Rejection> {
-    if request.count == 0 {
+    choose_for(fsm, &Wish::new(request), window, unleased, held)
+}
+
+/// The same for one of `nodes` reservations at once, on none of the nodes that the others have.
+pub(crate) fn choose_apart(
+    fsm: &Fsm,
+    request: &GpuRequest,
+    window: Window,
+    held: &[HeldPlace],
+    (nodes, apart_from): (usize, &[NodeName]),
+) -> Result<(NodeName, Vec<GpuUuid>), Rejection> {
+    let wish = Wish::apart(request, nodes, apart_from);
+    choose_for(fsm, &wish, window, Unleased::Blocks, held)
+}
+
+fn choose_for(
+    fsm: &Fsm,
+    wish: &Wish<'_>,
+    window: Window,
+    unleased: Unleased,
+    held: &[HeldPlace],
+) -> Result<(NodeName, Vec<GpuUuid>), Rejection> {
+    if wish.request.count == 0 {
         return Err(Rejection::field("gpus.count", "must be at least 1"));
     }
-    let wish = Wish::new(request);
     wish.is_built(fsm)?;
-    let places = Places::new(fsm, &wish, window, unleased, held);
+    let places = Places::new(fsm, wish, window, unleased, held);
     if let Some(best) = first_of(&places) {
         return Ok(best);
     }
     let preempting =
-        (unleased == Unleased::Blocks).then(|| Preempting::new(fsm, &wish, window, held));
+        (unleased == Unleased::Blocks).then(|| Preempting::new(fsm, wish, window, held));
     if let Some(best) = preempting.as_ref().and_then(Preempting::best) {
         return Ok(best);
     }
     let nodes = places.obstructed().filter_map(|name| fsm.node(name));
-    let wanted = with_obstacles(&wish, obstacles(fsm, &wish, window, unleased, nodes));
+    let wanted = with_obstacles(wish, obstacles(fsm, wish, window, unleased, nodes));
     let next = next_slot(&places, preempting.as_ref(), fsm.now() + RESERVATION_AHEAD_MAX);
     Err(Rejection::GpusHeld { wanted, holdings: places.holdings(), next })
 }

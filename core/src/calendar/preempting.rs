@@ -103,7 +103,8 @@ impl<'a, 'w> Preempting<'a, 'w> {
         let of_uuids = wish.request.uuids.first().and_then(|uuid| fsm.gpu(uuid));
         let only = wish.request.node.as_ref().or(of_uuids.map(|gpu| &gpu.node));
         for a in fsm.allocations().values().filter(|_| might) {
-            if a.gpus.is_empty() || only.is_some_and(|only| *only != a.node) {
+            let is_other = only.is_some_and(|only| *only != a.node);
+            if a.gpus.is_empty() || is_other || wish.apart_from.contains(&a.node) {
                 continue;
             }
             let Some(by) = leaves_by(fsm, a) else { continue };

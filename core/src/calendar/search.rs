@@ -61,11 +61,12 @@ impl<'a, 'w> Places<'a, 'w> {
                 shapes.for_each(|(_, nodes)| possible.add(nodes));
             }
         }
-        for name in &changed {
+        for name in changed.iter().copied().chain(wish.apart_from) {
             if let Some(slot) = index.slot(name) {
                 possible.set(slot, false);
             }
         }
+        changed.retain(|name| !wish.apart_from.contains(name));
         let mut uncertain = index.uncertain(&possible, fsm.now());
         let held_on = held.iter().filter_map(|place| index.slot(&place.node));
         for slot in held_on.filter(|slot| possible.contains(*slot)) {

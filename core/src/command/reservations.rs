@@ -112,7 +112,8 @@ pub enum ReservationCommand {
     /// The dates of a series: a reservation for each of them, or none at all.
     CreateSeries {
         series: Series,
-        /// By their starts, none before the end of the one before it.
+        /// By their starts, none before the end of the one before it. Those with the same window are of one date, each on
+        /// another node.
         reservations: Vec<CreateReservation>,
         /// Leave dates out that are not available, instead of refusing the series.
         skip: bool,

@@ -10,14 +10,17 @@ use super::cluster::check_text;
 use super::reservations::{Granted, check_owner, scheduled};
 use super::{Fsm, Turn};
 use crate::actor::Actor;
+use crate::calendar;
 use crate::command::CreateReservation;
 use crate::id::{ReservationId, SeriesId};
 use crate::rejection::{DateProblem, Rejection};
 use crate::reply::Reply;
 use crate::reservation::{
-    RESERVATIONS_OPEN_MAX, Reservation, ReservationState, SERIES_LENGTH_MAX, Series,
+    NODES_AT_ONCE_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState, SERIES_LENGTH_MAX,
+    Series,
 };
-use crate::scheduler::project_limit::SeriesHours;
+use crate::scheduler::claims;
+use crate::scheduler::project_limit::{Booking, SeriesHours};
 use crate::time::Timestamp;
 
 /// What each date gets, in their order, and those that are not available.
@@ -72,7 +75,7 @@ impl Fsm {
         if problems.is_empty() || (skip && !granted.is_empty()) {
             return Ok((granted, problems));
         }
-        let of = u32::try_from(wishes.len()).unwrap_or(u32::MAX);
+        let of = u32::try_from(dates(wishes).count()).unwrap_or(u32::MAX);
         Err(Rejection::DatesRefused { problems, of, more: 0 })
     }
 
@@ -91,23 +94,51 @@ impl Fsm {
         let (mut granted, mut problems) = (Vec::new(), Vec::new());
         let is_admin = actor.is_admin();
         let mut hours = SeriesHours::default();
-        for wish in wishes {
-            let judged = self.check_reservation(actor, wish).and_then(|one| {
+        for date in dates(wishes) {
+            let Some(first) = date.first() else { continue };
+            let judged = self.judge_date(actor, date).and_then(|all| {
                 if !is_admin {
-                    hours.add(self, wish)?;
+                    hours.add(self, date)?;
                 }
-                Ok(one)
+                Ok(all)
             });
             match judged {
-                Ok(one) => granted.push((wish, one)),
+                Ok(all) => granted.extend(date.iter().zip(all)),
                 Err(why) if is_of_the_date(&why) => {
-                    problems.push(DateProblem { window: wish.window, why: without_next(why) });
+                    problems.push(DateProblem { window: first.window, why: without_next(why) });
                 }
                 // It would be the same for each date.
                 Err(why) => return Err(why),
             }
         }
         Ok((granted, problems))
+    }
+
+    /// What the reservations of one date get, each on another node.
+    fn judge_date(
+        &self,
+        actor: &Actor,
+        date: &[CreateReservation],
+    ) -> Result<Vec<Granted>, Rejection> {
+        if let [wish] = date {
+            return Ok(vec![self.check_reservation(actor, wish)?]);
+        }
+        let (mut all, mut taken) = (Vec::new(), Vec::new());
+        let gpus = date.iter().map(|wish| wish.gpus.count as usize).sum();
+        for wish in date {
+            let window = self.check_wish(actor, wish)?;
+            if taken.is_empty() {
+                let (project, owner) = (&wish.project, &wish.owner);
+                let asked = Booking { project, owner, window, added: window, gpus, of: None };
+                self.check_limits(actor, &asked, true)?;
+            }
+            let held = claims::held_within(self, &window);
+            let apart = (date.len(), taken.as_slice());
+            let (node, gpus) = calendar::choose_apart(self, &wish.gpus, window, &held, apart)?;
+            taken.push(node.clone());
+            all.push((window, node, gpus));
+        }
+        Ok(all)
     }
 
     /// Releases what has not started of a series, or one of its reservations and those after it.
@@ -143,9 +174,13 @@ impl Fsm {
                 Some(found.wanted().window.starts_at)
             }
         };
+        // Of one date there is nothing that could be meant to stay.
+        let starts: BTreeSet<Timestamp> = all().map(|r| r.wanted().window.starts_at).collect();
+        let of_one_date = starts.len() == 1 && all().count() > 1;
         let is_meant = |r: &Reservation| match (&r.state, first) {
             _ if r.is_cancelled() => false,
             (ReservationState::Scheduled, None) => true,
+            (ReservationState::Active, None) => of_one_date,
             (ReservationState::Scheduled | ReservationState::Active, Some(first)) => {
                 r.wanted().window.starts_at >= first
             }
@@ -168,16 +203,35 @@ fn is_of(reservation: &Reservation, id: &SeriesId) -> bool {
     reservation.series.as_ref().is_some_and(|series| series.id == *id)
 }
 
+/// The reservations of each date.
+fn dates(wishes: &[CreateReservation]) -> impl Iterator<Item = &[CreateReservation]> {
+    wishes.chunk_by(|one, next| one.window == next.window)
+}
+
 /// As many dates as one series may have, in order, and none that reaches into the next.
 fn check_dates(wishes: &[CreateReservation]) -> Result<(), Rejection> {
     if wishes.is_empty() {
         return Err(Rejection::field("dates", "a series needs at least one date"));
     }
     if wishes.len() > SERIES_LENGTH_MAX {
-        let problem = format!("at most {SERIES_LENGTH_MAX} dates, these are {}", wishes.len());
+        let problem =
+            format!("at most {SERIES_LENGTH_MAX} reservations, these are {}", wishes.len());
         return Err(Rejection::field("dates", problem));
     }
-    let overlaps = |pair: &[CreateReservation]| matches!(pair, [one, next] if one.window.ends_at > next.window.starts_at);
+    if dates(wishes).any(|date| date.len() > NODES_AT_ONCE_MAX) {
+        let problem = format!("at most {NODES_AT_ONCE_MAX} nodes at once");
+        return Err(Rejection::field("nodes", problem));
+    }
+    let names_place =
+        |wish: &CreateReservation| wish.gpus.node.is_some() || !wish.gpus.uuids.is_empty();
+    if dates(wishes).any(|date| date.len() > 1 && date.iter().any(names_place)) {
+        let problem = "several nodes cannot be on one node that is named";
+        return Err(Rejection::field("nodes", problem));
+    }
+    let overlaps = |pair: &[CreateReservation]| {
+        let [one, next] = pair else { return false };
+        one.window != next.window && one.window.ends_at > next.window.starts_at
+    };
     if wishes.windows(2).any(overlaps) {
         return Err(Rejection::field("dates", "each date must end before the next one starts"));
     }

@@ -266,14 +266,16 @@ pub(crate) struct SeriesHours {
 }
 
 impl SeriesHours {
-    /// One more date, which does not count where it is refused.
-    pub(crate) fn add(&mut self, fsm: &Fsm, wish: &CreateReservation) -> Result<(), Rejection> {
+    /// One more date, which does not count where it is refused. Its reservations have the same window.
+    pub(crate) fn add(&mut self, fsm: &Fsm, date: &[CreateReservation]) -> Result<(), Rejection> {
+        let Some(wish) = date.first() else { return Ok(()) };
         let Some(limits) = limits_of(fsm, &wish.project) else { return Ok(()) };
         let read = || Committed::of(fsm, &wish.project, Awaited::Counts);
         let others = self.others.get_or_insert_with(read);
         let starts_at = wish.window.starts_at.max(fsm.now());
         let length = wish.window.ends_at.since(starts_at);
-        let sum = self.sum.plus(Rate::of(wish.gpus.count as usize, 0).times(length));
+        let gpus = date.iter().map(|wish| wish.gpus.count as usize).sum();
+        let sum = self.sum.plus(Rate::of(gpus, 0).times(length));
         check_hours(others, limits, (&wish.project, &wish.owner), sum)?;
         self.sum = sum;
         Ok(())

@@ -8,7 +8,7 @@ use super::Fsm;
 use super::index::Shape;
 use crate::gpu::{GPUS_PER_NODE_MAX, Gpu};
 use crate::health::{Severity, Subject};
-use crate::name::GpuUuid;
+use crate::name::{GpuUuid, NodeName};
 use crate::node::Node;
 use crate::reason::{Unfit, UnfitGpu};
 use crate::rejection::Rejection;
@@ -79,11 +79,21 @@ pub(crate) struct Wish<'a> {
     model: Option<String>,
     /// Only nodes that answer will do.
     pub(crate) heard: bool,
+    /// None of these nodes will do: they are taken for the same.
+    pub(crate) apart_from: &'a [NodeName],
+    /// On so many nodes at once, as people read it.
+    nodes: usize,
 }
 
 impl<'a> Wish<'a> {
     pub(crate) fn new(request: &'a GpuRequest) -> Self {
-        Self { request, model: request.model.as_deref().map(plain_model), heard: false }
+        let model = request.model.as_deref().map(plain_model);
+        Self { request, model, heard: false, apart_from: &[], nodes: 1 }
+    }
+
+    /// One of those of `nodes` nodes at once: on none of those that the others have.
+    pub(crate) fn apart(request: &'a GpuRequest, nodes: usize, apart_from: &'a [NodeName]) -> Self {
+        Self { apart_from, nodes, ..Self::new(request) }
     }
 
     /// The same on nodes that answer.
@@ -111,6 +121,7 @@ impl<'a> Wish<'a> {
         let text = self.text_of_gpus();
         match &self.request.node {
             Some(node) => format!("{text} on {node}"),
+            None if self.nodes > 1 => format!("{text} on each of {} nodes", self.nodes),
             None if self.request.count > 1 => format!("{text} on one node"),
             None => text,
         }
@@ -133,7 +144,7 @@ impl<'a> Wish<'a> {
     /// Whether the fleet as it is built, broken and busy GPUs included, could meet the wish.
     pub(crate) fn is_built(&self, fsm: &Fsm) -> Result<(), Rejection> {
         if is_built(fsm, self) {
-            return Ok(());
+            return self.is_built_often_enough(fsm);
         }
         let r = self.request;
         let never = |why: String| Err(Rejection::NeverFits { why });
@@ -163,6 +174,24 @@ impl<'a> Wish<'a> {
             (None, 0) => never(format!("no node has {wanted}")),
             (None, _) => {
                 never(format!("no node has {wanted}; the largest, {}, has {most}", node.name))
+            }
+        }
+    }
+
+    fn is_built_often_enough(&self, fsm: &Fsm) -> Result<(), Rejection> {
+        if self.nodes == 1 {
+            return Ok(());
+        }
+        let has_them = |node: &&Node| {
+            gpus_of(fsm, node).filter(|gpu| self.means(gpu)).count() >= self.request.count as usize
+        };
+        match fsm.nodes().values().filter(has_them).count() {
+            enough if enough >= self.nodes => Ok(()),
+            few => {
+                let (gpus, nodes) = (self.text_of_gpus(), self.nodes);
+                let why =
+                    format!("{gpus} each: {few} of the fleet's nodes, and {nodes} are wanted");
+                Err(Rejection::NeverFits { why })
             }
         }
     }

@@ -230,3 +230,86 @@ fn the_same_request_twice_makes_one_series() {
     assert_eq!(w.fsm.reservations().count(), 5);
     assert_eq!(first.audit.unwrap().body.action, "create_series");
 }
+
+/// Two GPUs on each of so many nodes, this many days after the start.
+fn at_once(name: &str, nodes: usize, days: u64, count: u32) -> Vec<CreateReservation> {
+    (0..nodes).map(|node| date(&format!("{name}{node}"), days, count)).collect()
+}
+
+fn nodes_of(w: &World, made: &[ReservationId]) -> Vec<String> {
+    let mut nodes: Vec<String> =
+        made.iter().map(|id| w.fsm.reservation(id).unwrap().node.to_string()).collect();
+    nodes.sort();
+    nodes
+}
+
+#[test]
+fn reservations_of_one_date_are_each_on_another_node() {
+    let mut w = World::with(&["titan01", "titan02", "titan03"]);
+    let (made, _) = create(&mut w, at_once("a", 3, 0, 1), false).unwrap();
+    assert_eq!(nodes_of(&w, &made), ["titan01", "titan02", "titan03"]);
+    let state = |w: &World, id: &ReservationId| w.fsm.reservation(id).unwrap().state.clone();
+    assert!(made.iter().all(|id| state(&w, id) == ReservationState::Active));
+    assert_eq!(release(&mut w, "ada", None).unwrap().len(), 3, "a series of one date, as a whole");
+}
+
+#[test]
+fn all_nodes_or_none() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    w.reserve("bob", "b", 4, Millis::ZERO, Millis::days(1)).unwrap();
+    let said = create(&mut w, at_once("a", 2, 0, 2), false);
+    let Err(Rejection::DatesRefused { problems, of, .. }) = said else { panic!("{said:?}") };
+    assert_eq!((days(&problems), of), (vec![(0, "gpus_held")], 1));
+    assert!(problems[0].why.to_string().contains("2 GPUs on each of 2 nodes"), "{problems:?}");
+    assert_eq!(w.fsm.reservations().count(), 1);
+    let (made, _) = create(&mut w, at_once("a", 2, 2, 2), false).unwrap();
+    assert_eq!(nodes_of(&w, &made), ["titan01", "titan02"]);
+}
+
+#[test]
+fn more_nodes_than_there_are_never_fit() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let said = create(&mut w, at_once("a", 3, 0, 2), false).unwrap_err();
+    let expected = "2 GPUs each: 2 of the fleet's nodes, and 3 are wanted";
+    assert!(matches!(&said, Rejection::NeverFits { why } if why == expected), "{said:?}");
+    let named = |count| {
+        let mut all = at_once("a", count, 0, 1);
+        all[0].gpus.node = Some(super::world::node("titan01"));
+        all
+    };
+    create(&mut w, named(2), false).unwrap_err();
+    create(&mut w, at_once("a", 65, 0, 1), false).unwrap_err();
+}
+
+#[test]
+fn dates_on_several_nodes_count_as_dates() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let taken = date("b", 7, 1);
+    let taken = CreateReservation { owner: user("bob"), ..taken };
+    let mut all = taken.clone();
+    all.gpus.count = 4;
+    w.give(person("bob"), Command::Reservation(ReservationCommand::Create(all))).unwrap();
+    let wishes: Vec<CreateReservation> =
+        (0..3).flat_map(|week| at_once(&format!("w{week}-"), 2, week * 7, 1)).collect();
+    let (made, skipped) = create(&mut w, wishes, true).unwrap();
+    assert_eq!((made.len(), days(&skipped)), (4, vec![(7, "gpus_held")]));
+}
+
+#[test]
+fn limits_count_all_nodes_of_a_date_together() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let group = GroupName::parse("students").unwrap();
+    let limits = ReservationLimits { gpus: Some(3), length: None, ahead: None };
+    let set = LimitsCommand::Set { group: group.clone(), limits };
+    w.give(person("root"), Command::Limits(set)).unwrap();
+    let mut ada = person("ada");
+    if let Who::User { groups, .. } = &mut ada.who {
+        groups.insert(group);
+    }
+    let mut ask = |count| {
+        let wishes = at_once(&format!("of{count}-"), 2, 0, count);
+        w.give(ada.clone(), command(wishes, false))
+    };
+    ask(2).unwrap_err();
+    ask(1).unwrap();
+}
