@@ -405,6 +405,11 @@ impl Fsm {
         user: &UserName,
         transfer_to: Option<&UserName>,
     ) {
+        let all: Vec<ReservationId> =
+            self.reservations.open_of(user).map(|r| r.id.clone()).collect();
+        for id in all {
+            self.dissolve_pair(turn, &id);
+        }
         let planned: Vec<ReservationId> = self
             .reservations
             .open_of(user)

@@ -174,10 +174,13 @@ impl Fsm {
             })
             .collect();
         for (id, active) in due {
-            if active {
-                self.end_reservation(turn, &id, "its time is over");
-            } else {
-                self.miss_reservation(turn, &id);
+            // The end of one may be the end of another: of a reservation and its stand-in.
+            match self.reservations.get(&id).map(|r| &r.state) {
+                Some(ReservationState::Active) if active => {
+                    self.end_reservation(turn, &id, "its time is over");
+                }
+                Some(ReservationState::Scheduled) if !active => self.miss_reservation(turn, &id),
+                Some(_) | None => {}
             }
         }
     }

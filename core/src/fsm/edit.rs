@@ -49,6 +49,9 @@ impl Fsm {
         let edit = self.note_edit(turn, id, change, &wanted.before, &place);
         let by = turn.actor.display_name();
         let waits_for = self.move_to(turn, id, place, by.clone());
+        if edit.window.is_some() || edit.place.is_some() {
+            self.dissolve_pair(turn, id);
+        }
         if change.starts_at.is_some() || change.ends_at.is_some() || change.gpus.is_some() {
             self.leave_as_placed(id);
         }
@@ -285,6 +288,10 @@ impl Fsm {
     ) -> Option<NodeName> {
         let in_hands = self.is_in_hands(id);
         let mut r = self.reservations.get_mut(id)?;
+        // What was said of the old place does not hold of the new one.
+        if r.node != place.node || r.gpus != place.gpus {
+            r.risk = None;
+        }
         let waited = r.next.take().is_some();
         let stays = r.node == place.node
             && r.gpus == place.gpus
@@ -339,7 +346,9 @@ impl Fsm {
 
     /// One whose time has come begins at once, where it has not begun.
     pub(super) fn start_if_begun_and_waiting(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
-        if self.reservations.get(id).is_some_and(|r| r.state == ReservationState::Scheduled) {
+        let waits =
+            |r: &Reservation| r.state == ReservationState::Scheduled && r.window.ends_at > self.now;
+        if self.reservations.get(id).is_some_and(waits) {
             self.start_if_begun(turn, id);
         }
     }

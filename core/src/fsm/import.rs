@@ -63,6 +63,7 @@ impl Fsm {
     ) -> Result<Reply, Rejection> {
         let reservations = self.undoable(turn.actor, id)?;
         for reservation in &reservations {
+            self.release_stand_in_of(turn, reservation);
             self.release_reservation(turn, reservation)?;
             if let Some(mut released) = self.reservations.get_mut(reservation) {
                 released.undone = true;

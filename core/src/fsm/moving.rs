@@ -16,7 +16,7 @@ use crate::name::{GpuUuid, NodeName};
 use crate::node::{Liveness, Node};
 use crate::reason::Closed;
 use crate::reservation::{GpuRequest, Place, Reservation, ReservationState};
-use crate::risk::{Keeps, MOVE_AHEAD, MOVED_APART, Risk, RiskEvent};
+use crate::risk::{Keeps, MOVE_AHEAD, MOVED_APART, Pair, Risk, RiskEvent};
 use crate::scheduler::claims;
 use crate::state::wish;
 use crate::time::{Timestamp, Window};
@@ -62,7 +62,9 @@ impl Pass {
         {
             return Err(keeps);
         }
-        self.searches = self.searches.checked_sub(1).ok_or(Keeps::Queued)?;
+        let nothing_free = known.filter(|keeps| *keeps == Keeps::NothingFree);
+        let left = self.searches.checked_sub(1);
+        self.searches = left.ok_or(nothing_free.unwrap_or(Keeps::Queued))?;
         Ok(())
     }
 }
@@ -70,10 +72,13 @@ impl Pass {
 impl Fsm {
     /// Moves what has a bad place, and says what stays there. Says whether anything changed.
     pub(super) fn settle_places(&mut self, turn: &mut Turn<'_>) -> bool {
-        let tries_again = minute(turn.before) != minute(self.now);
+        let tries_again = minute(self.places_tried_at) != minute(self.now);
+        if tries_again {
+            self.places_tried_at = self.now;
+        }
         let mut pass = Pass { searches: SEARCHES_MAX, tries_again };
         let mut changed = false;
-        for (_, id) in self.places_to_review(tries_again) {
+        for id in self.places_to_review(tries_again) {
             changed |= self.settle_pair(turn, &id);
             let step = self.step_of_place(&id, &mut pass);
             changed |= self.take_step(turn, &id, step, &mut pass);
@@ -81,9 +86,9 @@ impl Fsm {
         changed
     }
 
-    /// Those of which the place may have become bad or good, and once a minute those that wait for another one; the first
-    /// to begin comes first.
-    fn places_to_review(&self, tries_again: bool) -> BTreeSet<(Timestamp, ReservationId)> {
+    /// Those of which the place may have become bad or good, and once a minute those that wait for another one. The first to
+    /// begin comes first; those that found nothing before come last, in turns.
+    fn places_to_review(&self, tries_again: bool) -> Vec<ReservationId> {
         let key = |r: &Reservation| (r.window.starts_at, r.id.clone());
         let mut review = BTreeSet::new();
         for node in self.unsettled().into_iter().filter_map(|name| self.nodes.get(name)) {
@@ -98,7 +103,18 @@ impl Fsm {
             let silent = self.due_nodes().into_iter().filter(|name| self.is_silent(name));
             review.extend(silent.flat_map(|name| self.reservations.open_on(name)).map(key));
         }
-        review
+        let found_nothing = |id: &ReservationId| {
+            let risk = self.reservations.get(id).and_then(|r| r.risk.as_ref());
+            risk.is_some_and(|risk| risk.keeps == Keeps::NothingFree)
+        };
+        let ids = review.into_iter().map(|(_, id)| id);
+        let (mut last, mut first): (Vec<ReservationId>, Vec<ReservationId>) =
+            ids.partition(found_nothing);
+        let turn = usize::try_from(minute(self.now)).unwrap_or(0).wrapping_mul(SEARCHES_MAX);
+        let turn = turn % last.len().max(1);
+        last.rotate_left(turn);
+        first.append(&mut last);
+        first
     }
 
     fn step_of_place(&mut self, id: &ReservationId, pass: &mut Pass) -> Step {
@@ -118,8 +134,9 @@ impl Fsm {
             }
         }
         let is_withdrawn = r.handed_out.as_ref().is_some_and(|given| given.withdrawn.is_some());
-        // It leaves already; or its time has come, and its start decides.
-        if r.next.is_some() || is_withdrawn || r.window.starts_at <= self.now {
+        // It leaves already; or its stand-in decides, or its start.
+        let has_stand_in = matches!(r.pair.as_deref(), Some(Pair::HasStandIn(_)));
+        if has_stand_in || r.next.is_some() || is_withdrawn || r.window.starts_at <= self.now {
             return Step::Nothing;
         }
         if r.window.starts_at > self.now + MOVE_AHEAD {
@@ -131,7 +148,9 @@ impl Fsm {
         if self.is_named(node, r) {
             return Step::Stays(what, Keeps::Named);
         }
-        if r.moved_at.is_some_and(|at| self.now < at + MOVED_APART) {
+        // After a reset of the clock it may lie ahead.
+        let lately = |at: Timestamp| at <= self.now && self.now < at + MOVED_APART;
+        if r.moved_at.is_some_and(lately) {
             return Step::Stays(what, Keeps::MovedLately);
         }
         if let Err(keeps) = pass.may_search(r) {

@@ -258,6 +258,7 @@ impl Fsm {
             reservation.mark_changed(by, now);
         }
         self.leave_as_placed(id);
+        self.dissolve_pair(turn, id);
         self.revise(turn, id, None);
         turn.say(Event::ReservationExtended { reservation: id.clone(), ends_at });
         Ok(Reply::ReservationExtended { id: id.clone(), ends_at })
@@ -514,6 +515,7 @@ impl Fsm {
         let (by, now) = (turn.actor.display_name(), self.now);
         let Some(mut reservation) = self.reservations.get_mut(id) else { return };
         reservation.state = ReservationState::Ending;
+        reservation.risk = None;
         reservation.reason = Some(why.to_owned());
         reservation.usage.idle = None;
         reservation.mark_released(by, now);
@@ -608,7 +610,7 @@ impl Fsm {
         reservation.state = state;
         reservation.reason = reason;
         reservation.lease = None;
-        reservation.next = None;
+        (reservation.next, reservation.risk) = (None, None);
         drop(reservation);
         self.ended_reservations.push_back(id.clone());
         if self.ended_reservations.len() > ENDED_RESERVATIONS_KEPT

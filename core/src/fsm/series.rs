@@ -150,6 +150,7 @@ impl Fsm {
     ) -> Result<Reply, Rejection> {
         let reservations = self.releasable(turn.actor, id, from)?;
         for reservation in &reservations {
+            self.release_stand_in_of(turn, reservation);
             self.release_reservation(turn, reservation)?;
         }
         Ok(Reply::SeriesReleased { reservations })

@@ -7,14 +7,16 @@
 
 use super::moving::{Pass, Step, is_heard};
 use super::{Fsm, Turn};
+use crate::calendar::{self, Leaving};
 use crate::command::CreateReservation;
 use crate::event::Event;
-use crate::id::ReservationId;
+use crate::id::{JobId, ReservationId};
 use crate::name::NodeName;
 use crate::node::{Liveness, Node};
 use crate::reason::Closed;
 use crate::reservation::{Place, Reservation, ReservationState};
 use crate::risk::{HEARD_MIN, Keeps, Pair, RiskEvent, SILENT_MIN, STAND_IN_AHEAD};
+use crate::scheduler::claims;
 use crate::state::storm::is_storm;
 use crate::time::{Timestamp, Window};
 use crate::waitlist::next_minute;
@@ -28,7 +30,8 @@ impl Fsm {
     /// When time alone makes a stand-in for it.
     pub(super) fn stands_in_at(&self, r: &Reservation) -> Option<Timestamp> {
         let at = next_minute(wants_stand_in_at(self.nodes.get(&r.node)?, r)?);
-        (at > self.now).then_some(at)
+        // An entry that was refused may have passed that minute.
+        (at > self.places_tried_at).then_some(at)
     }
 
     /// What becomes of one whose node is not heard.
@@ -37,7 +40,9 @@ impl Fsm {
         let Some(node) = self.nodes.get(&r.node) else { return Step::Nothing };
         let is_due = wants_stand_in_at(node, r).is_some_and(|at| at <= self.now);
         if !is_due || r.window.starts_at <= self.now {
-            return Step::Nothing;
+            // No other place is searched until it is heard; then what is wrong is said again.
+            let is_tried = r.risk.as_ref().is_some_and(|risk| risk.keeps.is_tried_again());
+            return if is_tried { Step::Calm } else { Step::Nothing };
         }
         let what = format!("{} is {}", node.name, Closed::Unreachable);
         if self.storm.frozen().is_some() || self.are_many_silent() {
@@ -49,7 +54,9 @@ impl Fsm {
         if let Err(keeps) = pass.may_search(r) {
             return Step::Stays(what, keeps);
         }
-        let found = self.free_at(&[&r.wish], r.window);
+        // Nobody leaves for a place that may not be needed.
+        let held = claims::held_within(self, &r.window);
+        let found = calendar::choose_heard(self, &r.wish, r.window, Leaving::Nobody, &held);
         match found.filter(|_| self.has_all_reservations().is_none()) {
             Some((node, gpus)) => {
                 Step::Doubles(Place { node, gpus, window: r.window, wish: r.wish.clone() })
@@ -104,14 +111,31 @@ impl Fsm {
 
     /// Releases one of a reservation and its stand-in, where it is known by now which one. Says whether anything changed.
     pub(super) fn settle_pair(&mut self, turn: &mut Turn<'_>, id: &ReservationId) -> bool {
-        let pair = self.reservations.get(id).and_then(|r| r.pair.as_deref());
-        let (first, second) = match pair {
+        let Some(r) = self.reservations.get(id) else { return false };
+        let (first, second) = match r.pair.as_deref() {
             Some(Pair::HasStandIn(second)) => (id.clone(), second.clone()),
             Some(Pair::StandsInFor(first)) => (first.clone(), id.clone()),
-            Some(Pair::HadStandIn) | None => return false,
+            Some(Pair::HadStandIn) => {
+                // The next silence is another one.
+                if self.nodes.get(&r.node).is_some_and(is_heard) {
+                    self.set_pair(id, None);
+                }
+                return false;
+            }
+            None => return false,
         };
         let open = |id: &ReservationId| self.reservations.get(id).filter(|r| r.is_open());
-        let (Some(one), Some(other)) = (open(&first), open(&second)) else { return false };
+        let (Some(one), Some(other)) = (open(&first), open(&second)) else {
+            self.forget_other(id);
+            return true;
+        };
+        let is_pair = one.pair.as_deref() == Some(&Pair::HasStandIn(second.clone()))
+            && other.pair.as_deref() == Some(&Pair::StandsInFor(first.clone()));
+        if !is_pair {
+            // A restore from a backup brought back one of the two as it was.
+            self.forget_other(id);
+            return true;
+        }
         if one.is_cancelled() || other.is_cancelled() {
             // Its owner has chosen.
             self.leave_pair(turn, if one.is_cancelled() { &first } else { &second });
@@ -137,7 +161,9 @@ impl Fsm {
     ) -> Option<(ReservationId, ReservationId)> {
         let (one, other) = (self.reservations.get(first)?, self.reservations.get(second)?);
         let node = self.nodes.get(&one.node)?;
-        if !is_heard(node) || self.now.since(node.liveness_since) < HEARD_MIN {
+        // After a reset of the clock that may lie ahead.
+        let (since, now) = (node.liveness_since, self.now);
+        if !is_heard(node) || (since <= now && now.since(since) < HEARD_MIN) {
             return None;
         }
         let is_first_kept = match &other.state {
@@ -167,9 +193,7 @@ impl Fsm {
         turn.say(Event::Risk(Box::new(RiskEvent::Superseded { reservation, kept: kept.clone() })));
         self.rebind_jobs(released, kept);
         for id in [released, kept] {
-            if let Some(mut r) = self.reservations.get_mut(id) {
-                r.pair = None;
-            }
+            self.set_pair(id, None);
         }
         self.release_as(turn, released, by, &format!("{kept} is kept in its place"));
         self.start_if_begun_and_waiting(turn, kept);
@@ -190,30 +214,79 @@ impl Fsm {
 
     /// It is over: the other one is a reservation like any other from now on.
     pub(super) fn leave_pair(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
-        let Some(pair) = self.reservations.get_mut(id).and_then(|mut r| r.pair.take()) else {
-            return;
-        };
-        let other = match pair.as_ref() {
-            Pair::HasStandIn(other) | Pair::StandsInFor(other) => other.clone(),
-            Pair::HadStandIn => return,
-        };
+        let Some(other) = self.other_of_pair(id) else { return };
         self.rebind_jobs(id, &other);
-        let Some(mut r) = self.reservations.get_mut(&other) else { return };
-        r.pair = match *pair {
-            // It gets no other one.
-            Pair::StandsInFor(_) => Some(Box::new(Pair::HadStandIn)),
-            Pair::HasStandIn(_) | Pair::HadStandIn => None,
-        };
-        drop(r);
+        self.part(id, &other);
+        self.set_pair(id, None);
         self.start_if_begun_and_waiting(turn, &other);
+    }
+
+    /// Both are reservations like any other from now on: their owner changed one of them, and has both.
+    pub(super) fn dissolve_pair(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let Some(other) = self.other_of_pair(id) else { return };
+        self.part(id, &other);
+        for id in [id, &other] {
+            self.start_if_begun_and_waiting(turn, id);
+        }
+    }
+
+    /// For those that are released with all of their kind: not only one of the two is meant.
+    pub(super) fn release_stand_in_of(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let pair = self.reservations.get(id).and_then(|r| r.pair.as_deref());
+        if let Some(Pair::HasStandIn(second)) = pair.cloned() {
+            let by = turn.actor.display_name();
+            self.part(id, &second);
+            self.release_as(turn, &second, by.clone(), &format!("released by {by}"));
+        }
+    }
+
+    fn part(&mut self, id: &ReservationId, other: &ReservationId) {
+        self.forget_other(id);
+        if self.other_of_pair(other).as_ref() == Some(id) {
+            self.forget_other(other);
+        }
+    }
+
+    fn other_of_pair(&self, id: &ReservationId) -> Option<ReservationId> {
+        match self.reservations.get(id)?.pair.as_deref()? {
+            Pair::HasStandIn(other) | Pair::StandsInFor(other) => Some(other.clone()),
+            Pair::HadStandIn => None,
+        }
+    }
+
+    /// The first of a pair gets no other stand-in in the same silence.
+    fn forget_other(&mut self, id: &ReservationId) {
+        let pair = self.reservations.get(id).and_then(|r| r.pair.as_deref());
+        let then = match pair {
+            Some(Pair::HasStandIn(_) | Pair::HadStandIn) => Some(Pair::HadStandIn),
+            Some(Pair::StandsInFor(_)) | None => None,
+        };
+        self.set_pair(id, then);
+    }
+
+    fn set_pair(&mut self, id: &ReservationId, pair: Option<Pair>) {
+        if let Some(mut r) = self.reservations.get_mut(id) {
+            r.pair = pair.map(Box::new);
+        }
     }
 
     /// What waits to run in the one waits for the other from now on. Says whether anything does.
     fn rebind_jobs(&mut self, from: &ReservationId, to: &ReservationId) -> bool {
-        let waiting = match self.still_takes_jobs(to) {
+        let place = |id: &ReservationId| self.reservations.get(id).map(|r| (&r.owner, &r.node));
+        let (Some((owner, _)), Some((same, node))) = (place(from), place(to)) else {
+            return false;
+        };
+        let may_move = |id: &JobId| {
+            let wish = self.jobs.get(id).map(|job| &job.spec.gpus);
+            wish.is_some_and(|wish| {
+                wish.uuids.is_empty() && wish.node.as_ref().is_none_or(|named| named == node)
+            })
+        };
+        let mut waiting = match owner == same && self.still_takes_jobs(to) {
             true => self.waiting_for(from),
             false => Vec::new(),
         };
+        waiting.retain(may_move);
         let any = !waiting.is_empty();
         for id in waiting {
             self.unbind_job(&id);

@@ -349,7 +349,11 @@ impl Fsm {
         let heard = node.is_some_and(|n| n.liveness == Liveness::Ready);
         // Since a restore a node may have more in its hands than is known here.
         let is_asked = node.is_some_and(|n| !n.uncounted);
-        if r.next.is_some() || r.is_unconfirmed() || (r.handed_out.is_some() && !heard) || !is_asked
+        if r.next.is_some()
+            || r.pair.is_some()
+            || r.is_unconfirmed()
+            || (r.handed_out.is_some() && !heard)
+            || !is_asked
         {
             return None;
         }

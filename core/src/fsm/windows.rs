@@ -450,7 +450,6 @@ impl Fsm {
             next: None,
             risk: None,
             moved_at: None,
-            pair: None,
             ..self.as_first_reserved(node, report)
         };
         reservation.mark_changed(node.to_string(), self.now);

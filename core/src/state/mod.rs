@@ -27,6 +27,7 @@ use crate::node::{JoinToken, Node};
 use crate::preemption::Preemptions;
 use crate::project::Projects;
 use crate::reservation::{Place, Reservation};
+use crate::stored::is_default;
 use crate::time::{Timestamp, Window};
 use crate::waitlist::Waitlist;
 
@@ -88,6 +89,9 @@ pub struct Fsm {
     pub(crate) holds: BTreeMap<GpuUuid, Hold>,
     pub(crate) leases: OnNodes<LeaseId, Lease>,
     pub(crate) reservations: reservation_book::ReservationBook,
+    /// When those with a bad place were last tried on all nodes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) places_tried_at: Timestamp,
     /// Reservations that wait for a place, or for an earlier one.
     #[serde(default, skip_serializing_if = "Waitlist::is_untouched")]
     pub(crate) waitlist: Waitlist,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::by_time::ByTime;
 use crate::id::ReservationId;
 use crate::name::{NodeName, UserName};
-use crate::reservation::{Place, Reservation};
+use crate::reservation::{Place, Reservation, ReservationState};
 use crate::risk::Pair;
 use crate::time::Window;
 
@@ -45,7 +45,9 @@ fn counts(r: &Reservation) -> bool {
 
 fn is_to_move(r: &Reservation) -> bool {
     let has_stand_in = matches!(r.pair.as_deref(), Some(Pair::HasStandIn(_)));
-    has_stand_in || r.risk.as_ref().is_some_and(|risk| risk.keeps.is_tried_again())
+    let waits = r.state == ReservationState::Scheduled;
+    let is_tried = r.risk.as_ref().is_some_and(|risk| risk.keeps.is_tried_again());
+    r.is_open() && has_stand_in || waits && is_tried
 }
 
 impl From<BTreeMap<ReservationId, Reservation>> for ReservationBook {

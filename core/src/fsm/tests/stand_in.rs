@@ -3,14 +3,14 @@
 use super::moving::{get, on, silent};
 use super::windows::{answers, told};
 use super::world::{START, World, agent, bad, job, node, person, plain, res, user};
-use crate::command::{Command, NodeCommand, Report, ReservationCommand};
+use crate::command::{Command, NodeCommand, Report, ReservationChange, ReservationCommand};
 use crate::ending::WindowUse;
 use crate::event::Event;
 use crate::health::Severity;
 use crate::id::ReservationId;
 use crate::job::JobSpec;
 use crate::name::GroupName;
-use crate::reservation::{GpuRequest, ReservationState};
+use crate::reservation::{GpuRequest, Reservation, ReservationState};
 use crate::risk::{HEARD_MIN, Keeps, Pair, RiskEvent, SILENT_MIN};
 use crate::time::{Millis, Window};
 
@@ -148,9 +148,99 @@ fn a_node_that_comes_back_with_a_dead_gpu_is_left() {
     let dead = get(&w, "r").gpus[0].clone();
     let index = (0..4).find(|at| super::world::gpu(&home, *at) == dead).unwrap();
     w.conditions(&home, vec![bad(&home, index, Severity::Fatal)]);
+    assert_eq!(on(&w, "r"), home, "it takes no third place");
     w.pass(HEARD_MIN);
-    let open = [get(&w, "r"), w.fsm.reservation(&second).unwrap()].map(|r| r.is_open());
-    assert_eq!(open.into_iter().filter(|open| *open).count(), 1);
+    let kept = w.fsm.reservation(&second).unwrap();
+    assert_eq!((&kept.state, &kept.pair), (&ReservationState::Scheduled, &None));
+    assert_eq!(get(&w, "r").state, ReservationState::Cancelled);
+}
+
+#[test]
+fn one_that_ends_with_its_stand_in_is_not_started_for_it() {
+    // By their names the stand-in ends first.
+    let mut w = World::with(&["titan01", "titan02"]);
+    w.reserve("ada", "x", 2, Millis::hours(2), HOUR).unwrap();
+    let home = on(&w, "x").to_owned();
+    silent(&mut w, &home);
+    w.pass(SILENT_MIN);
+    w.pass(Millis::hours(2));
+    assert_eq!(get(&w, "x").state, ReservationState::Scheduled);
+    w.pass(HOUR);
+    assert_eq!(get(&w, "x").state, ReservationState::Ended);
+    let left: Vec<_> =
+        w.fsm.leases().values().filter(|lease| lease.node.as_str() == home).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn who_moves_or_extends_one_of_the_two_keeps_both() {
+    let edit = |w: &mut World, id: &ReservationId| {
+        let starts_at = Some(START + Millis::days(3));
+        let change = ReservationChange { starts_at, ..ReservationChange::default() };
+        let edit = ReservationCommand::Edit { id: id.clone(), change, seen: None };
+        w.give(person("ada"), Command::Reservation(edit)).unwrap();
+    };
+    for moves_first in [true, false] {
+        let (mut w, home, second) = doubled();
+        let first = res("r");
+        edit(&mut w, if moves_first { &first } else { &second });
+        assert_eq!(w.fsm.reservation(&second).unwrap().pair, None);
+        w.pass(Millis::hours(2));
+        comes_back(&mut w, &home);
+        w.pass(Millis::minutes(30));
+        let open = [get(&w, "r"), w.fsm.reservation(&second).unwrap()].map(Reservation::is_open);
+        assert_eq!(open, [true, true], "{moves_first}");
+    }
+    let (mut w, _, second) = doubled();
+    let ends_at = get(&w, "r").window.ends_at + HOUR;
+    let extend = ReservationCommand::Extend { id: second.clone(), ends_at };
+    w.give(person("ada"), Command::Reservation(extend)).unwrap();
+    assert_eq!(get(&w, "r").pair.as_deref(), Some(&Pair::HadStandIn));
+}
+
+#[test]
+fn a_refused_entry_does_not_cost_a_stand_in() {
+    let (mut w, _) = silent_home(&["titan01", "titan02"]);
+    w.now = w.now + Millis::minutes(6);
+    w.reserve("ada", "r", 1, HOUR, HOUR).unwrap_err();
+    assert_eq!(stand_in(&w), None);
+    assert!(w.fsm.next_deadline().unwrap() <= w.fsm.now());
+    w.pass(Millis::ZERO);
+    assert!(stand_in(&w).is_some());
+}
+
+#[test]
+fn nobody_waits_for_a_place_once_it_has_begun() {
+    let (mut w, home) = silent_home(&["titan01", "titan02"]);
+    let other = if home == "titan01" { "titan02" } else { "titan01" };
+    silent(&mut w, other);
+    w.pass(SILENT_MIN);
+    assert_eq!(get(&w, "r").risk.as_ref().unwrap().keeps, Keeps::NothingFree);
+    w.pass(Millis::hours(2));
+    w.pass(MINUTE);
+    assert_eq!((&get(&w, "r").risk, w.fsm.reservations.to_move().len()), (&None, 0));
+}
+
+#[test]
+fn a_stand_in_goes_with_its_series() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let starts_at = w.now + HOUR;
+    let window = Window { starts_at, ends_at: starts_at + HOUR };
+    let gpus = GpuRequest { count: 2, ..GpuRequest::default() };
+    let date = crate::command::CreateReservation::plain(res("r"), user("ada"), gpus, window);
+    let id = crate::id::SeriesId::parse("ser-s").unwrap();
+    let series = crate::reservation::Series { id: id.clone(), rule: "every week".to_owned() };
+    let create = ReservationCommand::CreateSeries { series, reservations: vec![date], skip: false };
+    w.give(person("ada"), Command::Reservation(create)).unwrap();
+    let home = on(&w, "r").to_owned();
+    silent(&mut w, &home);
+    w.pass(SILENT_MIN);
+    let second = stand_in(&w).unwrap();
+    let release = ReservationCommand::ReleaseSeries { id, from: None };
+    w.give(person("ada"), Command::Reservation(release)).unwrap();
+    assert_eq!(state(&w, &second), &ReservationState::Cancelled);
+    comes_back(&mut w, &home);
+    assert_eq!(get(&w, "r").state, ReservationState::Cancelled);
 }
 
 #[test]

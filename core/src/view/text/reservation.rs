@@ -196,7 +196,7 @@ pub(super) fn fmt_risk(
                 None => Ok(()),
             }
         }
-        RiskEvent::Over { .. } => write!(f, "its GPUs take work again"),
+        RiskEvent::Over { .. } => write!(f, "its GPUs are good again"),
         RiskEvent::StandsIn { reservation, stand_in, node } => {
             write!(f, "{node} is silent, so {stand_in} stands in for {reservation}")
         }
