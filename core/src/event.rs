@@ -21,6 +21,7 @@ use crate::lease::Epoch;
 use crate::limits::ReservationLimits;
 use crate::name::{GpuUuid, GroupName, NodeName, ProjectName, UserName};
 use crate::node::Liveness;
+use crate::notice::NoticeEvent;
 use crate::preemption::PreemptionEvent;
 use crate::project::Project;
 use crate::reservation::{Edit, GpuRequest, WaitOverWhy};
@@ -662,4 +663,5 @@ pub enum Event {
     Idle(IdleEvent),
     /// Boxed: it may name GPUs.
     Risk(Box<RiskEvent>),
+    Notice(NoticeEvent),
 }

@@ -37,6 +37,7 @@ pub mod lease;
 pub mod limits;
 pub mod name;
 pub mod node;
+pub mod notice;
 pub mod people;
 pub mod preemption;
 pub mod project;

@@ -20,6 +20,7 @@ mod gpus;
 mod jobs;
 mod limits;
 mod nodes;
+mod notices;
 mod projects;
 mod reboot;
 mod report;
@@ -37,6 +38,7 @@ pub use gpus::GpuCommand;
 pub use jobs::{JobCommand, JobDefaultsChange, KeptPlace, Placement, Preempt};
 pub use limits::LimitsCommand;
 pub use nodes::NodeCommand;
+pub use notices::NoticeCommand;
 pub use projects::ProjectCommand;
 pub use reboot::RebootCommand;
 pub use report::Report;
@@ -110,6 +112,8 @@ pub enum Command {
     Class(ClassCommand),
     /// The audit log itself.
     Audit(AuditCommand),
+    /// Notices by mail.
+    Notice(NoticeCommand),
 }
 
 impl Command {
@@ -131,6 +135,7 @@ impl Command {
             Command::Project(command) => command.name(),
             Command::Class(command) => command.name(),
             Command::Audit(command) => command.name(),
+            Command::Notice(command) => command.name(),
         }
     }
 

@@ -169,6 +169,7 @@ impl Event {
                 let (reservation, node) = event.about();
                 pair(reservation, node)
             }
+            E::Notice(event) => vec![event.user().to_string()],
         }
     }
 }

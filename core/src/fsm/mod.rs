@@ -46,6 +46,7 @@ mod leases;
 mod limits;
 mod moving;
 mod nodes;
+mod notices;
 mod numbers;
 pub(crate) mod preemption;
 mod probing;

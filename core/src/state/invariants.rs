@@ -34,6 +34,7 @@ impl Fsm {
         self.nodes_list_their_own_gpus()?;
         self.nodes_to_reboot_are_drained()?;
         self.the_audit_log_holds_its_anchor()?;
+        self.nobody_heard_of_what_was_not()?;
         self.controller_ids_were_given()
     }
 
@@ -58,6 +59,18 @@ impl Fsm {
         must!(
             pruned == 0 || pruned < self.audit_seq,
             "audit records are pruned up to {pruned}, and the newest is {}",
+            self.audit_seq
+        );
+        Ok(())
+    }
+
+    /// Notices are made of audit records.
+    fn nobody_heard_of_what_was_not(&self) -> Result<(), Violation> {
+        let told = self.notices.told();
+        must!(
+            told.until <= self.audit_seq && told.by_all() <= told.until,
+            "people heard of audit records up to {}, and the newest is {}",
+            told.until,
             self.audit_seq
         );
         Ok(())

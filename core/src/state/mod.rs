@@ -24,6 +24,7 @@ use crate::lease::Lease;
 use crate::limits::LimitsByGroup;
 use crate::name::{ClassName, GpuUuid, NodeName, UserName};
 use crate::node::{JoinToken, Node};
+use crate::notice::Notices;
 use crate::preemption::Preemptions;
 use crate::project::Projects;
 use crate::reservation::{Place, Reservation};
@@ -159,6 +160,9 @@ pub struct Fsm {
     /// The records that left the controllers, if any did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) audit_pruned: Option<Pruned>,
+    /// What people want to hear by mail, and what they heard.
+    #[serde(default, skip_serializing_if = "Notices::is_untouched")]
+    pub(crate) notices: Notices,
     /// The restore this incarnation began with, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) restored: Option<Restored>,

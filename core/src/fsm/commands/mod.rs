@@ -21,6 +21,7 @@ mod gpus;
 mod jobs;
 mod limits;
 mod nodes;
+mod notices;
 mod projects;
 mod reboot;
 mod reservations;
@@ -74,6 +75,7 @@ pub(super) fn of(command: &Command) -> &dyn Act {
         Command::Project(command) => command,
         Command::Class(command) => command,
         Command::Audit(command) => command,
+        Command::Notice(command) => command,
     }
 }
 

@@ -52,7 +52,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 79, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 81, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -233,6 +233,7 @@ fn reported_twice(w: &mut World) {
     w.report("titan01", Report::Facts { facts }).unwrap();
     assert_eq!(w.fsm.node(&node("titan01")).unwrap().facts.gpus.len(), 1);
     waits_to_move(w);
+    super::notices::recorded(w);
 }
 
 /// A node is closed, emptied and opened again.

@@ -28,6 +28,7 @@ mod limits;
 mod moving;
 mod no_image;
 mod nodes;
+mod notices;
 mod numbers;
 mod open_ended;
 mod preemption;
