@@ -138,6 +138,22 @@ impl Callers {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
+    /// All admins that can be named: those of the configuration, and the members of the group.
+    pub(crate) async fn admin_names(&self) -> BTreeSet<UserName> {
+        let admins = Arc::clone(&self.admins.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut names: BTreeSet<UserName> = admins.names.iter().cloned().collect();
+        let members = ask_names(move || {
+            let group = group_by_name(&admins.group);
+            let group = group.map_err(|e| Status::unavailable(format!("look up admins: {e}")))?;
+            Ok(group.map(|group| group.mem).unwrap_or_default())
+        });
+        match members.await {
+            Ok(members) => names.extend(members.iter().filter_map(|m| UserName::parse(m).ok())),
+            Err(status) => tracing::info!(%status, "admins by their group are not known now"),
+        }
+        names
+    }
+
     /// The user behind a request; agents and controllers are not users.
     pub(crate) async fn user<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         if let Some(session) = request.extensions().get::<Session>() {

@@ -8,6 +8,8 @@ use fleet_daemon::log_filter::LogFilter;
 use fleet_proto::transport::client::Address;
 use serde::Deserialize;
 
+use crate::mail::{self, MailSettings};
+
 /// Where the file is when nobody says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/fleet/controller.toml";
 /// What is logged unless the file says otherwise. openraft's chatter is for debugging it: it warns of
@@ -65,6 +67,35 @@ struct RawConfig {
     users: RawUsers,
     #[serde(default)]
     web: RawWeb,
+    #[serde(default)]
+    mail: RawMail,
+}
+
+/// The server that takes mail to people.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawMail {
+    /// `HOST:PORT` of the mail server. Default: none, and no mail is sent.
+    smtp: String,
+    /// How the connection to it is encrypted: `starttls`, `tls`, or `none` on this machine. Default starttls.
+    #[serde(default = "default_mail_tls")]
+    tls: String,
+    /// The address that mails come from. No default.
+    from: String,
+    /// The user that logs in there. Default: nobody.
+    user: String,
+    /// The file with that user's password.
+    password_file: PathBuf,
+    /// The authority that signed the server's certificate, PEM, beside those that this machine trusts.
+    ca: PathBuf,
+    /// People without an address of their own get USER@DOMAIN. Default: they get no mail.
+    domain: String,
+    /// The web page's address, for the end of each mail. Default: none.
+    page: String,
+}
+
+fn default_mail_tls() -> String {
+    "starttls".to_owned()
 }
 
 /// The page for browsers.
@@ -164,6 +195,8 @@ pub struct Config {
     pub allow_system_users: bool,
     /// `None`: there is no page for browsers.
     pub web: Option<WebConfig>,
+    /// `None`: no mail is sent.
+    pub mail: Option<MailSettings>,
 }
 
 impl Config {
@@ -221,6 +254,7 @@ impl Config {
         let monitoring_listen =
             config_file::listen("monitoring_listen", &raw.monitoring_listen, &mut problems);
         let web = web(raw.web, advertise.first(), &mut problems);
+        let mail = mail_settings(raw.mail, &mut problems);
         match listen {
             Ok(listen) if problems.is_empty() => Ok(Config {
                 data_dir: raw.data_dir,
@@ -238,6 +272,7 @@ impl Config {
                 min_uid: raw.users.min_uid.unwrap_or(1000),
                 allow_system_users: raw.users.allow_system_users,
                 web,
+                mail,
             }),
             Ok(_) | Err(_) => Err(ConfigError::Invalid { path: path.to_owned(), problems }),
         }
@@ -247,6 +282,13 @@ impl Config {
     pub fn pki_dir(&self) -> PathBuf {
         self.data_dir.join("pki")
     }
+}
+
+/// The mail server, where it is said which.
+fn mail_settings(raw: RawMail, problems: &mut Vec<String>) -> Option<MailSettings> {
+    let RawMail { smtp, tls, from, user, password_file, ca, domain, page } = raw;
+    let raw = mail::RawMail { smtp, tls, from, user, password_file, ca, domain, page };
+    MailSettings::check(raw, problems)
 }
 
 /// The page, where it is said to be somewhere.
@@ -344,6 +386,46 @@ mod tests {
             let said = refused(text);
             assert!(said.contains(field), "{text}: {said}");
         }
+    }
+
+    #[test]
+    fn mail_is_off_unless_a_server_is_named() {
+        assert!(parsed("").unwrap().mail.is_none());
+        let text = "[mail]\nsmtp = \"mail.lab:587\"\nfrom = \"fleet@lab.example\"\ndomain = \"lab.example\"";
+        let mail = parsed(text).unwrap().mail.unwrap();
+        assert_eq!(mail.encryption, mail::Encryption::Starttls);
+        assert_eq!(mail.default_address("ada").as_deref(), Some("ada@lab.example"));
+        let here =
+            "[mail]\nsmtp = \"[::1]:25\"\ntls = \"none\"\nfrom = \"Fleet <fleet@lab.example>\"";
+        assert_eq!(parsed(here).unwrap().mail.unwrap().encryption, mail::Encryption::None);
+    }
+
+    #[test]
+    fn what_is_wrong_with_mail_is_named_with_its_key() {
+        let refused = |smtp: &str, more: &str| {
+            let text = format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"fleet@lab.example\"\n{more}");
+            parsed(&text).unwrap_err().to_string()
+        };
+        for (more, field) in [
+            ("tls = \"none\"", "mail.tls: \"none\" is only for a server on this machine"),
+            ("tls = \"ssl\"", "mail.tls: \"ssl\" is not starttls, tls or none"),
+            ("user = \"fleet\"", "mail.password_file: the password of mail.user is missing"),
+            ("password_file = \"/etc/p\"", "mail.user:"),
+            ("user = \"fleet\"\npassword_file = \"p\"", "mail.password_file: p must be"),
+            ("ca = \"ca.crt\"", "mail.ca: ca.crt must be an absolute path"),
+            ("domain = \"a b\"", "mail.domain:"),
+            ("domain = \"lab\\r\\nBcc: x\"", "mail.domain:"),
+            ("page = \"http://gpus.lab\"", "mail.page:"),
+        ] {
+            let said = refused("mail.lab:587", more);
+            assert!(said.contains(field), "{more}: {said}");
+        }
+        assert!(refused("mail.lab", "").contains("mail.smtp:"));
+        let no_from = parsed("[mail]\nsmtp = \"mail.lab:587\"").unwrap_err().to_string();
+        assert!(
+            no_from.contains("mail.from: the address that mails come from is missing"),
+            "{no_from}"
+        );
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub mod identity;
 pub mod join;
 pub mod leader;
 pub mod login_log;
+pub mod mail;
+mod notices;
 pub mod operations;
 pub mod owner;
 pub mod peers;

@@ -146,7 +146,9 @@ fn run(verb: Verb) -> anyhow::Result<()> {
     match verb {
         Verb::Run(_) => unreachable!("`main` runs it itself"),
         Verb::CheckConfig(arg) => {
-            Config::load(&arg.config)?;
+            if let Some(mail) = Config::load(&arg.config)?.mail {
+                mail.check_files()?;
+            }
             process::answer(format_args!("{}: no problem found", arg.config.display()))?;
             Ok(())
         }

@@ -27,6 +27,7 @@ use crate::figures::Figures;
 use crate::identity::ControllerIdentity;
 use crate::leader::{self, Leader};
 use crate::login_log::LoginLog;
+use crate::mail::Mail;
 use crate::operations::{self, Operations};
 use crate::owner;
 use crate::peers::{Peers, TlsConnector};
@@ -138,6 +139,9 @@ async fn wait_for_leader(raft: &RaftHandle) -> anyhow::Result<()> {
 pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     owner::check(&config.data_dir, "run")?;
     let stop = process.signals.stop.clone();
+    if let Some(mail) = &config.mail {
+        mail.check_files().context("[mail]")?;
+    }
     let identity = ControllerIdentity::load(&config.data_dir)?;
     if let Some(superseded) = Superseded::find(&config.data_dir)? {
         return Err(superseded.into());
@@ -236,6 +240,9 @@ fn assemble(
     let Figures { raft, keyring, peers } = figures.clone();
     let revocations = credentials.revocations().clone();
     let clock = raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len()));
+    let mail = Mail { settings: config.mail.clone().map(Arc::new), ..Mail::default() };
+    let callers =
+        Callers::new(admins, people, raft.clone(), clock.clone(), logins.clone(), refusals.clone());
     let operations = Operations::new(operations::Parts {
         config: config.clone(),
         process,
@@ -245,6 +252,7 @@ fn assemble(
         keyring: keyring.clone(),
         sessions: sessions.clone(),
         refusals: refusals.clone(),
+        mail: mail.status.clone(),
     });
     let leader = Leader {
         clock: clock.clone(),
@@ -253,22 +261,18 @@ fn assemble(
         figures,
         refusals: refusals.clone(),
         logins: logins.clone(),
+        mail: mail.clone(),
+        callers: callers.clone(),
         advertise: Arc::new(config.advertise.clone()),
     };
     let context = Context {
-        clock: clock.clone(),
+        clock,
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
         trials: Trials::default(),
-        callers: Callers::new(
-            admins,
-            people,
-            raft.clone(),
-            clock,
-            logins.clone(),
-            refusals.clone(),
-        ),
+        callers,
+        mail,
         keyring,
         signer,
         revocations,

@@ -40,6 +40,7 @@ mod images;
 mod isolation;
 mod layers;
 mod membership;
+mod notices;
 mod operations;
 mod outputs;
 mod pages;

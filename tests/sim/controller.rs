@@ -20,6 +20,7 @@ use fleet_controller::config::Config;
 use fleet_controller::figures::Figures;
 use fleet_controller::leader::{self, Leader};
 use fleet_controller::login_log::LoginLog;
+use fleet_controller::mail::Mail;
 use fleet_controller::operations::{Operations, Parts};
 use fleet_controller::peers::Peers;
 use fleet_controller::raft::{
@@ -263,7 +264,16 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
         keyring: keyring.clone(),
         sessions: sessions.clone(),
         refusals: refusals.clone(),
+        mail: Mail::default().status,
     });
+    let callers = Callers::new(
+        Admins { names: vec![root], group: "no-such-group".to_owned() },
+        People { min_uid: 1_000, allow_system_users: false },
+        raft.clone(),
+        clock.clone(),
+        logins.clone(),
+        refusals.clone(),
+    );
     let leader = Leader {
         clock: clock.clone(),
         sessions: sessions.clone(),
@@ -271,23 +281,19 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
         figures: Figures { raft: raft.clone(), keyring: keyring.clone(), peers: peers.clone() },
         refusals: refusals.clone(),
         logins: logins.clone(),
+        mail: Mail::default(),
+        callers: callers.clone(),
         advertise: Arc::new(vec![address(seat.host).parse().expect("a legal address")]),
     };
     let context = Context {
         web: None,
+        mail: Mail::default(),
         clock,
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
         trials: Trials::default(),
-        callers: Callers::new(
-            Admins { names: vec![root], group: "no-such-group".to_owned() },
-            People { min_uid: 1_000, allow_system_users: false },
-            raft.clone(),
-            leader.clock.clone(),
-            logins.clone(),
-            refusals.clone(),
-        ),
+        callers,
         keyring,
         signer: Arc::clone(&scene.pki.signer),
         revocations: scene.pki.credentials.revocations().clone(),

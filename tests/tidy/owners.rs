@@ -26,6 +26,7 @@ const OWNED: &[(&str, &[&str], &str)] = &[
     ("tracing_subscriber", &["daemon/src/logging", "daemon/src/log_filter"], "use daemon::logging"),
     ("icalendar", &["controller/src/web/feed_text"], "calendars are written there"),
     ("chrono", &["controller/src/web/feed_text"], "use jiff; icalendar wants these times"),
+    ("lettre", &["controller/src/mail"], "use controller::mail"),
     ("calamine", &["cli/src/spreadsheet/excel"], "use cli::spreadsheet"),
     ("quick_xml", &["cli/src/spreadsheet/open_document"], "use cli::spreadsheet"),
     ("ZipArchive", &["cli/src/spreadsheet"], "use cli::spreadsheet"),
@@ -43,6 +44,7 @@ const OWNED: &[(&str, &[&str], &str)] = &[
         &[
             "proto/src/transport",
             "controller/src/pki",
+            "controller/src/mail/test_server",
             "agent/src/enroll",
             "tests/bench/etcd",
             "tests/it/forgery",

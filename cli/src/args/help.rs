@@ -32,7 +32,10 @@ const GROUPS: [(&str, &[&str]); 5] = [
         "Jobs",
         &["run", "ps", "logs", "attach", "exec", "cp", "cancel", "job", "checkpoint", "image"],
     ),
-    ("See what happens", &["status", "calendar", "share", "usage", "web", "top", "why", "doctor"]),
+    (
+        "See what happens",
+        &["status", "calendar", "share", "usage", "web", "notify", "top", "why", "doctor"],
+    ),
     ("Run the fleet", &["node", "gpu", "user", "project", "class", "controller", "audit"]),
     ("This machine", &["login", "dev", "completion"]),
 ];

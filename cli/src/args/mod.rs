@@ -17,6 +17,7 @@ mod image;
 mod job;
 mod login;
 mod node;
+mod notify;
 mod operations;
 mod output;
 mod project;
@@ -70,6 +71,9 @@ pub(crate) use node::{
     NodeLeaveArgs, NodeListArgs, NodeShowArgs, NodeVerb, RebootArgs, ResetClockArgs, StatusArgs,
     ThawArgs, TokenCreateArgs, TokenListArgs, TokenVerb, TokenWithdrawArgs, TopArgs, UncordonArgs,
     VouchArgs,
+};
+pub(crate) use notify::{
+    NoticeKindArg, NotifyArgs, NotifySetArgs, NotifyShowArgs, NotifyTestArgs, NotifyVerb,
 };
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};
@@ -179,6 +183,8 @@ pub(crate) enum Verb {
     Usage(UsageArgs),
     /// Log a browser in to fleet's web page
     Web(WebArgs),
+    /// Show and set what fleet mails to you
+    Notify(NotifyArgs),
     /// Show your GPUs on this machine
     Held(HeldArgs),
     /// Watch GPUs and jobs live
@@ -254,6 +260,7 @@ impl Verb {
             | Verb::Project(_)
             | Verb::Class(_)
             | Verb::Web(_)
+            | Verb::Notify(_)
             | Verb::Top(_)
             | Verb::Doctor(_)
             | Verb::Node(_)

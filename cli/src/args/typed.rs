@@ -9,7 +9,11 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 
 /// Verbs of others, and what to type instead.
-const ELSEWHERE: [(&[&str], &str); 32] = [
+const ELSEWHERE: [(&[&str], &str); 33] = [
+    (
+        &["mail", "email", "notifications", "notices"],
+        "`fleet notify` shows what fleet mails to you, `fleet notify set` changes it",
+    ),
     (
         &["submit", "sbatch", "srun", "start", "launch", "qsub", "create", "apply"],
         "`fleet run -- CMD` runs a program as a job",

@@ -35,6 +35,7 @@ mod manual;
 mod members;
 mod node;
 mod nodes_without_gpus;
+mod notify;
 mod operations;
 mod progress;
 mod project;
@@ -63,7 +64,7 @@ use fleet_core::state::REQUEST_WINDOW;
 
 use crate::args::{
     AuditVerb, CalendarVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, ImageVerb, JobVerb,
-    NodeVerb,
+    NodeVerb, NotifyVerb,
 };
 use crate::args::{
     CheckpointListArgs, ClassVerb, ControllerStatusArgs, DevVerb, FeedVerb, OutputArgs, OwnerArgs,
@@ -260,6 +261,12 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Cancel(args) => job::cancel(context, &args).await,
         Verb::Why(args) => why::run(context, &args).await,
         Verb::Web(args) => web::run(context, &args).await,
+        Verb::Notify(args) => match args.verb {
+            None => notify::show(context, &args.show).await,
+            Some(NotifyVerb::Show(show)) => notify::show(context, &show).await,
+            Some(NotifyVerb::Set(set)) => notify::set(context, &set).await,
+            Some(NotifyVerb::Test(test)) => notify::test(context, &test).await,
+        },
         Verb::Calendar(args) => match args.verb {
             None => calendar::run(context, &args.show).await,
             Some(CalendarVerb::Feed(feed)) => match feed.verb {

@@ -32,7 +32,7 @@ pub(super) fn as_typed(field: &str) -> String {
         | "image" | "max_deferral" | "memory" | "cpus" | "from" | "name" | "half_life"
         | "names" | "note" | "project" | "reason" | "restarts" | "stop_after" | "stop_grace"
         | "transfer_to" | "ttl" | "weight" | "with" | "until" | "without_gpus" | "places_kept"
-        | "hold" | "idle_after" | "idle_below" | "idle_release" => {
+        | "hold" | "mail" | "on" | "off" | "idle_after" | "idle_below" | "idle_release" => {
             return format!("--{}", bare.replace('_', "-"));
         }
         _ => return field.to_owned(),

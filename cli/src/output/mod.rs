@@ -25,6 +25,7 @@ pub(crate) mod local;
 pub(crate) mod log_level;
 pub(crate) mod node;
 mod node_gpus;
+mod notices;
 pub(crate) mod partial;
 pub(crate) mod process;
 pub(crate) mod project;

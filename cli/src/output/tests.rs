@@ -11,6 +11,7 @@ use fleet_proto::json::job::Job;
 use fleet_proto::json::local::NodeStatus;
 use fleet_proto::json::node::Node;
 use fleet_proto::json::node_gpus::by_node;
+use fleet_proto::json::notices::NoticeSettings;
 use fleet_proto::json::reservation::Reservation;
 use fleet_proto::json::status::Status;
 use fleet_proto::json::story::Story;
@@ -272,6 +273,7 @@ fn checkpoints_status_and_tokens_are_printed_as_agreed() {
     check("token", &[JoinToken::from(samples::join_token())]);
     check("feeds", &samples::feeds().map(Feed::from));
     check("new-feed", &[NewFeed::from(samples::new_feed())]);
+    check("notices", &samples::notices().map(NoticeSettings::from));
 }
 
 #[test]

@@ -223,6 +223,7 @@ impl Fleet for Service {
     type AttachStream = Streamed<pb::AttachOutput>;
     type ExecStream = Streamed<pb::ExecOutput>;
     type NodeImagesStream = Streamed<pb::NodeImagesReply>;
+    type TestNoticesStream = Streamed<pb::TestNoticesReply>;
     type ExportAuditStream = Streamed<pb::AuditChunk>;
     type DebugBundleStream = Streamed<pb::DebugBundleChunk>;
 
@@ -428,6 +429,13 @@ impl Fleet for Service {
         Ok(Response::new(Box::pin(tokio_stream::iter(replies.collect::<Vec<_>>()))))
     }
 
+    async fn test_notices(
+        &self,
+        _request: Request<pb::TestNoticesRequest>,
+    ) -> Result<Response<Self::TestNoticesStream>, Status> {
+        Err(Status::failed_precondition("this fleet sends no mail"))
+    }
+
     async fn export_audit(
         &self,
         _request: Request<pb::ExportAuditRequest>,
@@ -538,5 +546,7 @@ impl Fleet for Service {
         create_feed(CreateFeedRequest) -> NewFeed;
         list_feeds(ListFeedsRequest) -> ListFeedsResponse;
         remove_feed(RemoveFeedRequest) -> Feed;
+        get_notices(GetNoticesRequest) -> NoticeSettings;
+        set_notices(SetNoticesRequest) -> NoticeSettings;
     }
 }

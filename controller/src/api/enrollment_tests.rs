@@ -197,9 +197,11 @@ async fn context(dir: &tempfile::TempDir) -> Context {
         keyring: keyring.clone(),
         sessions: sessions.clone(),
         refusals: refusals.clone(),
+        mail: crate::mail::MailStatus::default(),
     });
     Context {
         web: None,
+        mail: crate::mail::Mail::default(),
         clock: clock.clone(),
         tunnels: Tunnels::new(sessions.clone()),
         sessions,

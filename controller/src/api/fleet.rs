@@ -65,6 +65,7 @@ impl Fleet for FleetService {
     type NodeImagesStream = Chunks<v1::NodeImagesReply>;
     type ExportAuditStream = Chunks<v1::AuditChunk>;
     type DebugBundleStream = Chunks<v1::DebugBundleChunk>;
+    type TestNoticesStream = Chunks<v1::TestNoticesReply>;
 
     async fn get_status(&self, request: Request<v1::GetStatusRequest>) -> Reply<v1::Status> {
         let caller = self.0.callers.user(&request).await?;
@@ -193,11 +194,8 @@ impl Fleet for FleetService {
         Ok(answer(self.0.classes(&request.into_inner().names), fresh))
     }
 
-    async fn set_class(
-        &self,
-        request: Request<v1::SetClassRequest>,
-    ) -> Reply<v1::ListClassesResponse> {
-        Ok(Response::new(self.0.set_class(request).await?))
+    async fn set_class(&self, r: Request<v1::SetClassRequest>) -> Reply<v1::ListClassesResponse> {
+        Ok(Response::new(self.0.set_class(r).await?))
     }
 
     async fn list_reservations(
@@ -347,11 +345,8 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.set_job(request).await?))
     }
 
-    async fn remove_job(
-        &self,
-        request: Request<v1::RemoveJobRequest>,
-    ) -> Reply<v1::RemoveJobResponse> {
-        Ok(Response::new(self.0.remove_job(request).await?))
+    async fn remove_job(&self, r: Request<v1::RemoveJobRequest>) -> Reply<v1::RemoveJobResponse> {
+        Ok(Response::new(self.0.remove_job(r).await?))
     }
 
     async fn ask_checkpoint(&self, request: Request<v1::AskCheckpointRequest>) -> Reply<v1::Job> {
@@ -415,18 +410,12 @@ impl Fleet for FleetService {
         ))
     }
 
-    async fn declare_gpu_free(
-        &self,
-        request: Request<v1::DeclareGpuFreeRequest>,
-    ) -> Reply<v1::Gpu> {
-        Ok(Response::new(self.0.declare_gpu_free(request).await?))
+    async fn declare_gpu_free(&self, r: Request<v1::DeclareGpuFreeRequest>) -> Reply<v1::Gpu> {
+        Ok(Response::new(self.0.declare_gpu_free(r).await?))
     }
 
-    async fn forget_gpu(
-        &self,
-        request: Request<v1::ForgetGpuRequest>,
-    ) -> Reply<v1::ForgetGpuResponse> {
-        Ok(Response::new(self.0.forget_gpu(request).await?))
+    async fn forget_gpu(&self, r: Request<v1::ForgetGpuRequest>) -> Reply<v1::ForgetGpuResponse> {
+        Ok(Response::new(self.0.forget_gpu(r).await?))
     }
 
     async fn clear_gpu(&self, request: Request<v1::ClearGpuRequest>) -> Reply<v1::Gpu> {
@@ -539,11 +528,8 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.set_vouching(request).await?))
     }
 
-    async fn list_users(
-        &self,
-        request: Request<v1::ListUsersRequest>,
-    ) -> Reply<v1::ListUsersResponse> {
-        Ok(Response::new(self.0.list_users(request).await?))
+    async fn list_users(&self, r: Request<v1::ListUsersRequest>) -> Reply<v1::ListUsersResponse> {
+        Ok(Response::new(self.0.list_users(r).await?))
     }
 
     async fn revoke_user(&self, request: Request<v1::RevokeUserRequest>) -> Reply<v1::User> {
@@ -630,6 +616,22 @@ impl Fleet for FleetService {
     async fn log_level(&self, request: Request<v1::LogLevelRequest>) -> Reply<v1::LogLevelReply> {
         let caller = self.0.callers.user(&request).await?;
         Ok(Response::new(self.0.log_level(&caller, &request.into_inner())?))
+    }
+
+    async fn get_notices(&self, r: Request<v1::GetNoticesRequest>) -> Reply<v1::NoticeSettings> {
+        Ok(Response::new(self.0.get_notices(r).await?))
+    }
+
+    async fn set_notices(&self, r: Request<v1::SetNoticesRequest>) -> Reply<v1::NoticeSettings> {
+        Ok(Response::new(self.0.set_notices(r).await?))
+    }
+
+    async fn test_notices(
+        &self,
+        request: Request<v1::TestNoticesRequest>,
+    ) -> Reply<Self::TestNoticesStream> {
+        let replies = self.0.test_notices(request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(replies))))
     }
 
     async fn debug_bundle(

@@ -31,6 +31,7 @@ mod lists;
 mod login;
 mod members;
 mod names;
+mod notices;
 mod operations;
 mod people;
 mod plan;
@@ -68,6 +69,7 @@ use crate::clock::LeaderClock;
 use crate::config::WebAddress;
 use crate::figures::Figures;
 use crate::login_log::LoginLog;
+use crate::mail::Mail;
 use crate::operations::Operations;
 use crate::peers::Peers;
 use crate::pki::{AuditSigner, Keyring};
@@ -104,6 +106,7 @@ pub struct Context {
     /// Learns from the handlers that the fleet continues under a higher incarnation.
     pub superseded: superseded::Notice,
     pub logins: LoginLog,
+    pub mail: Mail,
     /// Where this controller's web page is, if it has one.
     pub web: Option<WebAddress>,
 }

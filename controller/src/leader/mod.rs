@@ -8,6 +8,7 @@ mod calendar_loop;
 mod liveness;
 mod members;
 mod members_loop;
+mod notices_loop;
 mod predecessors;
 mod proposer;
 mod scheduler_loop;
@@ -24,9 +25,12 @@ use tokio_util::sync::CancellationToken;
 
 use proposer::Proposer;
 
+use crate::callers::Callers;
 use crate::clock::{LeaderClock, wall};
 use crate::figures::Figures;
 use crate::login_log::LoginLog;
+use crate::mail::Mail;
+use crate::notices::Office;
 use crate::operations::Operations;
 use crate::raft::RaftHandle;
 use crate::refusal_log::RefusalLog;
@@ -50,6 +54,9 @@ pub struct Leader {
     pub figures: Figures,
     pub refusals: RefusalLog,
     pub logins: LoginLog,
+    pub mail: Mail,
+    /// Who is an admin, for notices about the fleet.
+    pub callers: Callers,
     /// This controller's own addresses.
     pub advertise: Arc<Vec<Address>>,
 }
@@ -99,7 +106,8 @@ async fn caught_up(raft: &RaftHandle) {
 /// Starts the loops of one term of office; dropping the set ends them.
 fn lead(raft: &RaftHandle, leader: &Leader) -> JoinSet<()> {
     tracing::info!("this controller leads");
-    let Leader { clock, sessions, operations, figures, refusals, logins, advertise } = leader;
+    let Leader { clock, sessions, operations, figures, refusals, logins, mail, callers, advertise } =
+        leader;
     sessions.listen();
     let (seen, nodes) = raft.read(|fsm| (fsm.now(), fsm.nodes().len()));
     clock.settle(seen, &sessions.agent_times(), nodes);
@@ -135,10 +143,17 @@ fn lead(raft: &RaftHandle, leader: &Leader) -> JoinSet<()> {
     loops.spawn(keep("clocks", of, |(proposer, sessions, operations)| {
         compare_clocks(proposer, sessions, operations)
     }));
-    let of = (proposer, refusals.clone(), logins.clone(), operations.clone());
+    let of = (proposer.clone(), refusals.clone(), logins.clone(), operations.clone());
     loops.spawn(keep("refusals", of, |(proposer, refusals, logins, operations)| {
         write_refusals(proposer, refusals, logins, operations)
     }));
+    if mail.settings.is_some() {
+        let of = (proposer.clone(), mail.clone(), callers.clone());
+        loops.spawn(keep("notices", of, |(proposer, mail, callers)| {
+            let office = Office::begin(proposer.raft.clone(), mail, callers);
+            notices_loop::run(proposer, office)
+        }));
+    }
     let rest = |raft: RaftHandle| async move { raft.rest_while_alone().await };
     loops.spawn(keep("rest", raft.clone(), rest));
     loops

@@ -140,6 +140,25 @@ const EXCHANGE_NODES: Metric = Metric::gauge(
     NONE,
     "Nodes that the exchange of the certificate authority waits for.",
 );
+const MAIL_SENT: Metric =
+    Metric::counter("fleet_mail_sent_total", NONE, "Mails that the mail server took from here.");
+const MAIL_REFUSED: Metric = Metric::counter(
+    "fleet_mail_refused_total",
+    NONE,
+    "Mails that the mail server refused for one person.",
+);
+const MAIL_DROPPED: Metric = Metric::counter(
+    "fleet_mail_notices_dropped_total",
+    NONE,
+    "Notices that were a day old before the mail server took them.",
+);
+const MAIL_WAITING: Metric =
+    Metric::gauge("fleet_mail_waiting", NONE, "On the leader: people who wait for a mail.");
+const MAIL_FAILING: Metric = Metric::gauge(
+    "fleet_mail_failing",
+    NONE,
+    "On the leader: 1 while the mail server takes no mail, else 0.",
+);
 const CERTIFICATE: Metric = Metric::gauge(
     "fleet_certificate_expiry_timestamp_seconds",
     Unit::Seconds,
@@ -147,7 +166,7 @@ const CERTIFICATE: Metric = Metric::gauge(
 );
 
 /// The table.
-pub(super) const METRICS: [Metric; 38] = [
+pub(super) const METRICS: [Metric; 43] = [
     INFO,
     READY,
     LEADER,
@@ -185,6 +204,11 @@ pub(super) const METRICS: [Metric; 38] = [
     CLOCK_UNSURE,
     EXCHANGE,
     EXCHANGE_NODES,
+    MAIL_SENT,
+    MAIL_REFUSED,
+    MAIL_DROPPED,
+    MAIL_WAITING,
+    MAIL_FAILING,
     CERTIFICATE,
 ];
 
@@ -380,6 +404,12 @@ impl ControllerSource {
         };
         page.one(&CLOCK_STEP, step_ms as f64 / 1_000.0)?;
         page.one(&CLOCK_UNSURE, yes(parts.clock.is_unconfirmed()))?;
+        let [sent, refused, dropped, waiting] = parts.mail.figures();
+        page.one(&MAIL_SENT, sent as f64)?;
+        page.one(&MAIL_REFUSED, refused as f64)?;
+        page.one(&MAIL_DROPPED, dropped as f64)?;
+        page.one(&MAIL_WAITING, waiting as f64)?;
+        page.one(&MAIL_FAILING, yes(parts.mail.failing().is_some()))?;
         page.one(&CERTIFICATE, parts.credentials.current().leaf().not_after as f64)
     }
 }

@@ -29,6 +29,7 @@ use tokio::task::JoinSet;
 use crate::callers::{Admins, Callers};
 use crate::clock::LeaderClock;
 use crate::config::{self, Config};
+use crate::mail::MailStatus;
 use crate::pki::Keyring;
 use crate::raft::RaftHandle;
 use crate::refusal_log::RefusalLog;
@@ -55,6 +56,7 @@ pub struct Parts {
     pub sessions: Sessions,
     /// Refused requests; connections that are refused are counted apart.
     pub refusals: RefusalLog,
+    pub mail: MailStatus,
 }
 
 /// What the program knows of itself. Cheap to clone.

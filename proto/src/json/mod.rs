@@ -22,6 +22,7 @@ pub mod local;
 pub mod log_level;
 pub mod node;
 pub mod node_gpus;
+pub mod notices;
 pub mod project;
 pub mod reservation;
 pub mod status;

@@ -157,6 +157,11 @@ fn feeds_have_the_agreed_json_and_the_address_is_in_no_log() {
 }
 
 #[test]
+fn notices_have_the_agreed_json() {
+    check("notices", &samples::notices().map(notices::NoticeSettings::from));
+}
+
+#[test]
 fn a_story_has_the_agreed_json() {
     check("why", &[story::Story::from(samples::story())]);
 }

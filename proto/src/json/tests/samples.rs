@@ -628,6 +628,30 @@ pub(super) fn feeds() -> [pb::Feed; 3] {
     ]
 }
 
+/// What two users hear by mail: one as it is without settings, one with all that can be wrong.
+pub(super) fn notices() -> [pb::NoticeSettings; 2] {
+    let kind = |kind: &str, on: bool| pb::NoticeKindSetting { kind: kind.to_owned(), on };
+    let ada = pb::NoticeSettings {
+        user: "ada".to_owned(),
+        address: "ada@lab.example".to_owned(),
+        address_from: "domain".to_owned(),
+        kinds: vec![kind("reservation", true), kind("job", true), kind("fleet", true)],
+        sends_mail: true,
+        ..pb::NoticeSettings::default()
+    };
+    let bob = pb::NoticeSettings {
+        user: "bob".to_owned(),
+        address: "bob@typo.example".to_owned(),
+        address_from: "own".to_owned(),
+        kinds: vec![kind("reservation", true), kind("job", false), kind("fleet", false)],
+        failing_since_unix_ms: at(3),
+        failing_why: "mail.lab:587 did not answer within 30 s".to_owned(),
+        refused_why: "permanent error (550): no such user".to_owned(),
+        ..ada.clone()
+    };
+    [ada, bob]
+}
+
 /// A feed just created.
 pub(super) fn new_feed() -> pb::NewFeed {
     let [feed, ..] = feeds();
