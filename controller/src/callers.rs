@@ -139,19 +139,28 @@ impl Callers {
     }
 
     /// All admins that can be named: those of the configuration, and the members of the group.
-    pub(crate) async fn admin_names(&self) -> BTreeSet<UserName> {
-        let admins = Arc::clone(&self.admins.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut names: BTreeSet<UserName> = admins.names.iter().cloned().collect();
+    ///
+    /// # Errors
+    /// Where the name service does not answer.
+    pub(crate) async fn admin_names(&self) -> Result<BTreeSet<UserName>, Status> {
+        let group = self.admins().group.clone();
         let members = ask_names(move || {
-            let group = group_by_name(&admins.group);
+            let group = group_by_name(&group);
             let group = group.map_err(|e| Status::unavailable(format!("look up admins: {e}")))?;
             Ok(group.map(|group| group.mem).unwrap_or_default())
         });
-        match members.await {
-            Ok(members) => names.extend(members.iter().filter_map(|m| UserName::parse(m).ok())),
-            Err(status) => tracing::info!(%status, "admins by their group are not known now"),
-        }
-        names
+        let mut names = self.named_admins();
+        names.extend(members.await?.iter().filter_map(|member| UserName::parse(member).ok()));
+        Ok(names)
+    }
+
+    /// The admins of the configuration.
+    pub(crate) fn named_admins(&self) -> BTreeSet<UserName> {
+        self.admins().names.iter().cloned().collect()
+    }
+
+    fn admins(&self) -> Arc<Admins> {
+        Arc::clone(&self.admins.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The user behind a request; agents and controllers are not users.

@@ -168,8 +168,10 @@ fn no_test(error: &TestError) -> Status {
             "this fleet sends no mail: an admin sets `[mail] smtp` in /etc/fleet/controller.toml on each controller",
         ),
         TestError::TooMany => Status::failed_precondition(
-            "this user got 10 test mails in the last hour; try again later",
+            "10 test mails went to this address in the last hour; try again later",
         ),
-        TestError::Failed(error) => Status::internal(format!("no mail was sent: {error}")),
+        TestError::Failed(error) => {
+            Status::failed_precondition(format!("no mail was sent: {error}"))
+        }
     }
 }

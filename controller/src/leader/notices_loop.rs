@@ -25,6 +25,9 @@ pub(super) async fn run(proposer: Proposer, mut office: Office) {
                     let command = Command::Notice(NoticeCommand::Told(told));
                     if proposer.propose(command).await {
                         office.noted();
+                        if office.has_more() {
+                            continue;
+                        }
                     }
                 }
                 Ok(None) => {}

@@ -12,6 +12,7 @@ use lettre::transport::smtp::extension::ClientId;
 use lettre::transport::smtp::response::Response;
 
 use super::{Encryption, Letter, MailSettings};
+use crate::blocking::blocking;
 
 /// How long the server may take to let fleet in, and to take one mail.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -120,7 +121,10 @@ impl<'a> Connection<'a> {
 
 async fn greet(settings: &MailSettings) -> Result<AsyncSmtpConnection, SendError> {
     let own = |error: anyhow::Error| SendError::Server(format!("{error:#}"));
-    let (tls, credentials) = (settings.tls().map_err(own)?, settings.credentials().map_err(own)?);
+    let files = settings.clone();
+    // The trust store of the machine, and files that may be anywhere.
+    let read = blocking(move || anyhow::Ok((files.tls()?, files.credentials()?))).await;
+    let (tls, credentials) = read.map_err(|e| own(e.into()))?.map_err(own)?;
     let (at_once, later) = match settings.encryption {
         Encryption::Tls => (tls, None),
         Encryption::Starttls | Encryption::None => (None, tls),

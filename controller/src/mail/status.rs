@@ -9,9 +9,9 @@ use fleet_core::time::{Millis, Timestamp};
 /// People whose last refusal is remembered.
 const REFUSALS_MAX: usize = 1_000;
 
-/// Test mails to one person in an hour.
+/// Test mails to one address in an hour.
 const TESTS_PER_HOUR_MAX: usize = 10;
-/// People whose test mails are counted.
+/// Addresses whose test mails are counted.
 const TESTED_MAX: usize = 1_000;
 
 /// Since when the server takes nothing, and why.
@@ -30,8 +30,8 @@ struct Counted {
     failing: Option<Failing>,
     /// What the server said to the last mail of a person, where it refused that.
     refusals: BTreeMap<UserName, String>,
-    /// When a person got test mails in the last hour.
-    tests: BTreeMap<UserName, VecDeque<Timestamp>>,
+    /// When test mails went to an address in the last hour.
+    tests: BTreeMap<String, VecDeque<Timestamp>>,
 }
 
 /// Cheap to clone.
@@ -66,22 +66,27 @@ impl MailStatus {
         self.with(|counted| counted.dropped += notices);
     }
 
-    /// Counts one more test mail to this person, so that nobody fills a mailbox with them; says whether it may be sent.
-    pub(crate) fn may_test(&self, user: &UserName, now: Timestamp) -> bool {
+    /// Counts one more test mail to this address, so that nobody fills a mailbox with them; says whether it may be sent.
+    pub(crate) fn may_test(&self, address: &str, now: Timestamp) -> bool {
         self.with(|counted| {
             for sent in counted.tests.values_mut() {
                 sent.retain(|at| now.since(*at) < Millis::hours(1));
             }
             counted.tests.retain(|_, sent| !sent.is_empty());
-            let is_known = counted.tests.contains_key(user);
+            let is_known = counted.tests.contains_key(address);
             if !is_known && counted.tests.len() >= TESTED_MAX {
                 return false;
             }
-            let sent = counted.tests.entry(user.clone()).or_default();
+            let sent = counted.tests.entry(address.to_owned()).or_default();
             let may = sent.len() < TESTS_PER_HOUR_MAX;
             sent.extend(may.then_some(now));
             may
         })
+    }
+
+    /// That test mail never reached the server.
+    pub(crate) fn was_no_test(&self, address: &str) {
+        self.with(|counted| counted.tests.get_mut(address).and_then(VecDeque::pop_back));
     }
 
     /// People with a mail that waits.

@@ -217,8 +217,13 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
                     std::future::pending::<()>().await;
                 }
                 let (from, to) = (from.clone(), to.clone());
-                inside.taken.lock().unwrap().push(Taken { from, to, text, encrypted });
-                "250 2.0.0 queued as 1"
+                match to.starts_with("aaron@") {
+                    true => "451 4.7.1 try this text again later",
+                    false => {
+                        inside.taken.lock().unwrap().push(Taken { from, to, text, encrypted });
+                        "250 2.0.0 queued as 1"
+                    }
+                }
             }
             "QUIT" => {
                 stream.write_all(b"221 bye\r\n").await.ok()?;

@@ -91,13 +91,19 @@ pub(crate) async fn send_test(
     now: Timestamp,
 ) -> Result<String, TestError> {
     let settings = mail.settings.clone().ok_or(TestError::NoServer)?;
-    if !mail.status.may_test(user, now) {
+    if !mail.status.may_test(address, now) {
         return Err(TestError::TooMany);
     }
     let letter = test_letter(user, address, asked_by, now, &Site::of(raft, mail));
+    let failed = |error: SendError| {
+        if matches!(error, SendError::Server(_)) {
+            mail.status.was_no_test(address);
+        }
+        TestError::Failed(error)
+    };
     let opened = Connection::open(&settings, ANSWER_TIMEOUT).await;
-    let mut connection = opened.map_err(TestError::Failed)?;
-    let answer = connection.send(&letter).await.map_err(TestError::Failed)?;
+    let mut connection = opened.map_err(failed)?;
+    let answer = connection.send(&letter).await.map_err(failed)?;
     connection.close().await;
     Ok(answer)
 }

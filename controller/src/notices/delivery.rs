@@ -1,7 +1,7 @@
 //! Sends what is due, and waits longer each time where the server takes nothing.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fleet_core::name::UserName;
 use fleet_core::notice::NoticeKind;
@@ -11,8 +11,10 @@ use super::letters::{Site, letter};
 use super::pile::{Due, Pile};
 use crate::mail::{ANSWER_TIMEOUT, Connection, Mail, SendError};
 
-/// Mails of one pass; the others follow in the next one.
-const MAILS_PER_PASS_MAX: usize = 200;
+/// Mails of one pass, and how long it takes at most before the state hears of it; the others follow at once in the next
+/// one. These are what a leader that dies may have sent twice.
+const MAILS_PER_PASS_MAX: usize = 20;
+const PASS_MAX: Duration = Duration::from_secs(20);
 /// The pause behind a failure of the server: at first, and at most.
 const PAUSE_FIRST: Millis = Millis::secs(30);
 const PAUSE_MAX: Millis = Millis::minutes(15);
@@ -27,11 +29,14 @@ pub(super) struct Delivery {
     not_before: Timestamp,
     pause: Millis,
     pub(super) timeout: Duration,
+    /// The last pass left mails that can be sent at once.
+    pub(super) more: bool,
 }
 
 impl Default for Delivery {
     fn default() -> Self {
-        Self { not_before: Timestamp(0), pause: PAUSE_FIRST, timeout: ANSWER_TIMEOUT }
+        let (not_before, timeout) = (Timestamp(0), ANSWER_TIMEOUT);
+        Self { not_before, pause: PAUSE_FIRST, timeout, more: false }
     }
 }
 
@@ -45,14 +50,10 @@ impl Delivery {
         now: Timestamp,
         wants: Wants<'_>,
     ) -> bool {
+        self.more = false;
         let Some(settings) = &mail.settings else { return false };
-        let mut due = Vec::new();
-        for all in pile.due(now) {
-            match wanted(pile, all, wants) {
-                Some(mail) if due.len() < MAILS_PER_PASS_MAX => due.push(mail),
-                Some(_) | None => {}
-            }
-        }
+        let mut due: Vec<(Due, String)> =
+            pile.due(now).into_iter().filter_map(|all| wanted(pile, all, wants)).collect();
         if due.is_empty() || now < self.not_before {
             return false;
         }
@@ -63,8 +64,14 @@ impl Delivery {
                 return false;
             }
         };
-        let mut heard = false;
+        let mut more = due.len() > MAILS_PER_PASS_MAX;
+        due.truncate(MAILS_PER_PASS_MAX);
+        let (mut heard, began) = (false, Instant::now());
         for (due, address) in due {
+            if began.elapsed() >= PASS_MAX {
+                more = true;
+                break;
+            }
             let letter = letter(&due.user, &address, &due.notices, due.left_out, now, site);
             match connection.send(&letter).await {
                 Ok(answer) => {
@@ -76,7 +83,7 @@ impl Delivery {
                 }
                 Err(SendError::Refused(why)) => {
                     heard = true;
-                    pile.done(&due, None);
+                    pile.refused(&due, now);
                     if mail.status.refused(&due.user, &why) {
                         tracing::warn!(user = %due.user, address, why, "the mail server refused a mail; what it said is lost for this person, `fleet notify set` changes the address");
                     }
@@ -86,12 +93,15 @@ impl Delivery {
                     pile.later(&due.user, now);
                 }
                 Err(error @ SendError::Server(_)) => {
+                    // It may be about this mail after all: the next try begins with somebody else.
+                    pile.later(&due.user, now);
                     self.failed(mail, now, &error);
                     return heard;
                 }
             }
         }
         connection.close().await;
+        self.more = more;
         heard
     }
 

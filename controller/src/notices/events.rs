@@ -14,6 +14,7 @@ use fleet_core::node::Liveness;
 use fleet_core::notice::NoticeKind;
 use fleet_core::preemption::PreemptionEvent;
 use fleet_core::reservation::WaitOverWhy;
+use fleet_core::risk::RiskEvent;
 use fleet_core::time::{Millis, Timestamp, Window};
 use fleet_core::view::Names;
 use fleet_core::{Event, Fsm};
@@ -41,7 +42,8 @@ pub(super) enum To {
 /// People hear it only after a time, unless this is over by then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum While {
-    Unreachable(NodeName),
+    /// Since then.
+    Unreachable(NodeName, Timestamp),
     Delayed(ReservationId),
 }
 
@@ -61,6 +63,16 @@ pub(super) struct Notice {
     pub(super) window: Option<Window>,
     /// Not before then, and only while that lasts.
     pub(super) held: Option<(Timestamp, While)>,
+}
+
+/// The longest time that a notice is held.
+pub(super) const HELD_MAX: Millis = SILENT_FOR;
+
+impl Notice {
+    /// People hear it later, if at all.
+    pub(super) fn is_held(&self, now: Timestamp) -> bool {
+        self.held.as_ref().is_some_and(|(at, _)| *at > now)
+    }
 }
 
 /// A job, as far as notices go by it.
@@ -209,6 +221,12 @@ fn reservation_news(
         Event::ReservationMoved { reservation, .. } => {
             News { window: world.window_of(reservation), ..known(reservation, "") }
         }
+        Event::Risk(event) => match &**event {
+            RiskEvent::Stays { reservation, .. }
+            | RiskEvent::Over { reservation }
+            | RiskEvent::StandsIn { reservation, .. }
+            | RiskEvent::Superseded { reservation, .. } => known(reservation, ""),
+        },
         Event::ReservationEditLapsed { reservation, .. }
         | Event::ReservationWaitOver {
             reservation,
@@ -240,7 +258,9 @@ fn reservation_news(
         }
         Event::Access(AccessEvent::ReservationTransferred { reservation, to, .. }) => {
             let window = world.window_of(reservation);
-            News { window, ..of_reservation(reservation, vec![to.clone()], "?") }
+            let mut people = world.users_of(reservation);
+            people.push(to.clone());
+            News { window, ..of_reservation(reservation, people, "?") }
         }
         _ => return None,
     })
@@ -307,7 +327,7 @@ fn fleet_news(at: Timestamp, event: &Event) -> Option<News> {
         | Event::NodeSuspended { node, .. }
         | Event::NodeRebootFailed { node, .. } => (node.to_string(), None),
         Event::LivenessChanged { node, liveness: Liveness::Unreachable } => {
-            let held = (at + SILENT_FOR, While::Unreachable(node.clone()));
+            let held = (at + SILENT_FOR, While::Unreachable(node.clone(), at));
             (node.to_string(), Some(held))
         }
         Event::EvictionsFrozen { .. } => (String::new(), None),

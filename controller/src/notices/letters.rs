@@ -1,10 +1,13 @@
 //! Puts what one person hears into one mail: subject, text, the command that shows more, and how to stop it. Pure.
 
+use std::collections::BTreeSet;
+
 use fleet_core::Timestamp;
 use fleet_core::name::UserName;
 use fleet_core::notice::NoticeKind;
 use fleet_core::time::Window;
 use jiff::tz::TimeZone;
+use sha2::{Digest as _, Sha256};
 
 use super::events::Notice;
 use crate::mail::Letter;
@@ -56,17 +59,31 @@ pub(super) fn letter(
     lines.push(String::new());
     // The line by which mail programs know what is below the text.
     lines.push("-- ".to_owned());
-    let kind = notices.first().map_or(NoticeKind::Reservation, |notice| notice.kind);
-    lines.push(format!("To stop these mails: fleet notify set --off {}", kind.word()));
-    let index = |notice: Option<&Notice>| notice.map_or(0, |notice| notice.log_index);
-    let (from, to) = (index(notices.first()), index(notices.last()));
+    let kinds: BTreeSet<NoticeKind> = notices.iter().map(|notice| notice.kind).collect();
+    let kinds: Vec<&str> = kinds.iter().map(|kind| kind.word()).collect();
+    lines.push(format!("To stop these mails: fleet notify set --off {}", kinds.join(",")));
     Letter {
         to: address.to_owned(),
         subject: format!("[fleet] {subject}"),
         body: lines.join("\n") + "\n",
         at: now,
-        id: format!("{from}.{to}-{user}@{}", site.cluster),
+        id: format!("{}-{user}@{}", content_id(notices), site.cluster),
     }
+}
+
+/// The same for the same notices, also from another leader, and another one for others: mail programs show mails of one id once.
+fn content_id(notices: &[Notice]) -> String {
+    let mut hash = Sha256::new();
+    for notice in notices {
+        hash.update(notice.seq.to_be_bytes());
+        for text in [&notice.about, &notice.sentence] {
+            hash.update(text.len().to_be_bytes());
+            hash.update(text);
+        }
+    }
+    let index = |notice: Option<&Notice>| notice.map_or(0, |notice| notice.log_index);
+    let (from, to) = (index(notices.first()), index(notices.last()));
+    format!("{from}.{to}.{}", hex::encode(&hash.finalize()[..8]))
 }
 
 /// The mail of `fleet notify test`.
@@ -144,6 +161,11 @@ impl Site {
             true => "%H:%M %Z",
             false => "%a %Y-%m-%d %H:%M %Z",
         };
-        format!("{} to {}", self.format(from, "%a %Y-%m-%d %H:%M"), self.format(until, end))
+        // Where the clocks change in between, each has its own.
+        let start = match self.format(from, "%Z") == self.format(until, "%Z") {
+            true => "%a %Y-%m-%d %H:%M",
+            false => "%a %Y-%m-%d %H:%M %Z",
+        };
+        format!("{} to {}", self.format(from, start), self.format(until, end))
     }
 }

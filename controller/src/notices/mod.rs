@@ -12,6 +12,8 @@ mod pile;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use fleet_core::Fsm;
 use fleet_core::audit::AuditBody;
 use fleet_core::name::UserName;
@@ -48,6 +50,10 @@ pub(crate) struct Office {
     delivery: Delivery,
     /// People heard something that the state does not know of yet.
     is_told: bool,
+    /// When this term first read the log.
+    began: Option<Timestamp>,
+    /// The admins, as the name service had them last.
+    admins: Option<BTreeSet<UserName>>,
 }
 
 impl Drop for Office {
@@ -61,7 +67,13 @@ impl Office {
     pub(crate) fn begin(raft: RaftHandle, mail: Mail, callers: Callers) -> Self {
         let pile = Pile::continuing(&raft.read(|fsm| fsm.notices().told().clone()));
         let delivery = Delivery::default();
-        Self { raft, mail, callers, pile, delivery, is_told: false }
+        let (is_told, began, admins) = (false, None, None);
+        Self { raft, mail, callers, pile, delivery, is_told, began, admins }
+    }
+
+    /// Whether the last pass left mails that can be sent at once.
+    pub(crate) fn has_more(&self) -> bool {
+        self.delivery.more
     }
 
     /// Reads what is new and sends what is due. What the state should know of it, if anything.
@@ -81,7 +93,7 @@ impl Office {
         let heard = self.delivery.deliver(&mut self.pile, &self.mail, &site, now, &wants).await;
         self.is_told |= heard;
         self.mail.status.set_waiting(self.pile.waiting());
-        let told = self.pile.told();
+        let told = self.pile.told(now);
         let known = self.raft.read(|fsm| fsm.notices().told().clone());
         let is_behind = told.until.saturating_sub(known.until) >= UNTOLD_MAX;
         let is_ahead = is_whole && told != known && told.until >= known.until;
@@ -97,50 +109,95 @@ impl Office {
     async fn read(&mut self, now: Timestamp) -> Result<bool, AuditError> {
         let (newest, told) =
             self.raft.read(|fsm| (fsm.audit_head().0, fsm.notices().told().clone()));
-        let since = Some(Timestamp(now.0.saturating_sub(OLD_AFTER.0)));
-        let mut admins = None;
+        if self.began.is_none() {
+            // What the leader before held is not in the state.
+            let from = (1, Timestamp(now.0.saturating_sub(events::HELD_MAX.0)));
+            self.read_pages(from, newest.min(self.pile.read()), |_, notice| notice.is_held(now))
+                .await?;
+            self.began = Some(now);
+        }
+        let from = (self.pile.read() + 1, Timestamp(now.0.saturating_sub(OLD_AFTER.0)));
+        let is_new = |user: &UserName, notice: &Notice| notice.seq > told.of(user);
+        match self.read_pages(from, newest, is_new).await? {
+            Some(next) => {
+                self.pile.note_read(next - 1);
+                Ok(false)
+            }
+            None => {
+                self.pile.note_read(newest);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Puts on the pile what people should hear of these records. Where there are too many for one pass, the number of the
+    /// next one.
+    async fn read_pages(
+        &mut self,
+        (first, since): (u64, Timestamp),
+        last: u64,
+        hears: impl Fn(&UserName, &Notice) -> bool,
+    ) -> Result<Option<u64>, AuditError> {
+        let mut first = first;
         for _ in 0..PAGES_MAX {
-            let from_seq = Some(self.pile.read() + 1);
-            let query = Query { from_seq, to_seq: Some(newest), since, ..Query::default() };
+            let (from_seq, to_seq) = (Some(first), Some(last));
+            let query = Query { from_seq, to_seq, since: Some(since), ..Query::default() };
             let page = self.raft.audit().query(query).await?;
             let found: Vec<(To, Notice)> = self.raft.read(|fsm| {
                 let records = page.records.iter().map(|record| &record.body);
                 let of = |body: &AuditBody| events::notices(body, fsm, &NamesAt::new(fsm, body.at));
                 records.flat_map(of).collect()
             });
+            if found.iter().any(|(to, _)| *to == To::Admins) {
+                self.ask_admins().await;
+            }
             for (to, notice) in found {
                 let people = match to {
                     To::People(people) => people,
-                    To::Admins => {
-                        if admins.is_none() {
-                            admins = Some(self.callers.admin_names().await);
-                        }
-                        admins.iter().flatten().cloned().collect()
-                    }
+                    To::Admins => self.admins.iter().flatten().cloned().collect(),
                 };
-                let behind = people.iter().filter(|user| notice.seq > told.of(user));
-                behind.for_each(|user| self.pile.put(user, notice.clone()));
+                let hears = |user: &&UserName| hears(user, &notice) && self.wants(user, &notice);
+                let people: Vec<&UserName> = people.iter().filter(hears).collect();
+                people.into_iter().for_each(|user| self.pile.put(user, notice.clone()));
             }
             match page.next {
-                Some(next) => self.pile.note_read(next - 1),
-                None => {
-                    self.pile.note_read(newest);
-                    return Ok(true);
-                }
+                Some(next) => first = next,
+                None => return Ok(None),
             }
         }
-        Ok(false)
+        Ok(Some(first))
+    }
+
+    /// Asked before it is kept, so that what a person does not want pushes out nothing else.
+    fn wants(&self, user: &UserName, notice: &Notice) -> bool {
+        let Some(settings) = &self.mail.settings else { return false };
+        let wants = self.raft.read(|fsm| addresses::wants(fsm, settings, user));
+        wants.is_some_and(|(_, off)| !off.contains(&notice.kind))
+    }
+
+    /// While the name service is away, they are those that it named last.
+    async fn ask_admins(&mut self) {
+        match self.callers.admin_names().await {
+            Ok(names) => self.admins = Some(names),
+            Err(status) => {
+                tracing::info!(%status, "admins by their group are not known now");
+                let named = || self.callers.named_admins();
+                self.admins.get_or_insert_with(named);
+            }
+        }
     }
 }
 
 /// Whether what a notice waits for still lasts.
 fn lasts(fsm: &Fsm, held: &While) -> bool {
     match held {
-        While::Unreachable(node) => {
-            fsm.node(node).is_some_and(|node| node.liveness == Liveness::Unreachable)
-        }
-        While::Delayed(id) => {
-            fsm.reservation(id).is_some_and(|r| r.state == ReservationState::Scheduled)
-        }
+        While::Unreachable(node, since) => fsm.node(node).is_some_and(|node| {
+            node.liveness == Liveness::Unreachable && node.liveness_since == *since
+        }),
+        // One that its owner moved meanwhile is not delayed.
+        While::Delayed(id) => fsm.reservation(id).is_some_and(|r| {
+            let is_due = r.window.starts_at <= fsm.now();
+            r.state == ReservationState::Scheduled && is_due && r.reason.is_some()
+        }),
     }
 }

@@ -21,6 +21,8 @@ pub(super) const OLD_AFTER: Millis = Millis::hours(24);
 const KEPT_EACH_MAX: usize = 200;
 /// When a mail is tried again that the server does not take for now.
 const LATER: Millis = Millis::minutes(5);
+/// When a person whose mail was refused is tried again: servers shut out who writes to unknown people again and again.
+const AFTER_REFUSAL: Millis = Millis::hours(1);
 
 /// What one person has not heard.
 #[derive(Debug, Default)]
@@ -82,13 +84,15 @@ impl Pile {
                 !is_old && notice.held.as_ref().is_none_or(|(_, held)| lasts(held))
             });
             if waiting.notices.is_empty() {
-                waiting.left_out = 0;
+                old += std::mem::take(&mut waiting.left_out) as u64;
             }
             while waiting.sent_at.front().is_some_and(|at| now.since(*at) >= HOUR) {
                 waiting.sent_at.pop_front();
             }
         }
-        self.people.retain(|_, w| !w.notices.is_empty() || !w.sent_at.is_empty());
+        let counts =
+            |w: &Waiting| !w.notices.is_empty() || !w.sent_at.is_empty() || w.not_before > now;
+        self.people.retain(|_, waiting| counts(waiting));
         old
     }
 
@@ -97,7 +101,7 @@ impl Pile {
         let mut all = Vec::new();
         for (user, waiting) in &self.people {
             let may = waiting.not_before <= now && waiting.sent_at.len() < MAILS_PER_HOUR_MAX;
-            let is_due = |notice: &&Notice| notice.held.as_ref().is_none_or(|(at, _)| *at <= now);
+            let is_due = |notice: &&Notice| !notice.is_held(now);
             let notices: Vec<Notice> = waiting.notices.iter().filter(is_due).cloned().collect();
             if may && !notices.is_empty() {
                 all.push(Due { user: user.clone(), notices, left_out: waiting.left_out });
@@ -112,6 +116,14 @@ impl Pile {
         waiting.notices.retain(|notice| !due.notices.contains(notice));
         waiting.left_out = 0;
         waiting.sent_at.extend(sent_at);
+    }
+
+    /// The server takes nothing for this person: these are lost, and others wait for a while.
+    pub(super) fn refused(&mut self, due: &Due, now: Timestamp) {
+        self.done(due, None);
+        if let Some(waiting) = self.people.get_mut(&due.user) {
+            waiting.not_before = now + AFTER_REFUSAL;
+        }
     }
 
     /// The person does not want these kinds.
@@ -133,9 +145,13 @@ impl Pile {
         self.people.values().filter(|waiting| !waiting.notices.is_empty()).count()
     }
 
-    /// How far everybody heard, for the state.
-    pub(super) fn told(&self) -> Told {
-        let oldest = |waiting: &Waiting| waiting.notices.iter().map(|notice| notice.seq).min();
+    /// How far everybody heard, for the state. What is held does not count: the next leader looks for that by itself, and must
+    /// not send again what came after it.
+    pub(super) fn told(&self, now: Timestamp) -> Told {
+        let oldest = |waiting: &Waiting| {
+            let due = waiting.notices.iter().filter(|notice| !notice.is_held(now));
+            due.map(|notice| notice.seq).min()
+        };
         let all = self.people.iter();
         let waiting = all.filter_map(|(user, waiting)| Some((user.clone(), oldest(waiting)? - 1)));
         Told { until: self.read, waiting: waiting.collect() }

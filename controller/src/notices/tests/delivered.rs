@@ -79,6 +79,31 @@ async fn each_person_gets_one_mail_and_a_refusal_is_one_persons_matter() {
 }
 
 #[tokio::test]
+async fn a_mail_that_the_server_does_not_finish_keeps_nobody_else_from_theirs() {
+    let mut post = Post::begin().await;
+    post.put("aaron", 1);
+    post.put("zoe", 1);
+    assert!(!post.deliver(0).await);
+    assert!(post.mail.status.failing().is_some());
+    assert!(post.deliver(1).await);
+    assert_eq!(post.server.recipients(), ["zoe@lab.example"]);
+    assert_eq!(post.mail.status.failing(), None);
+    assert_eq!(post.pile.waiting(), 1, "aaron's still waits");
+}
+
+#[tokio::test]
+async fn a_pass_is_short_and_the_next_one_follows_at_once() {
+    let mut post = Post::begin().await;
+    for number in 0..25 {
+        post.put(&format!("user{number}"), 1);
+    }
+    assert!(post.deliver(0).await);
+    assert_eq!((post.server.taken().len(), post.delivery.more), (20, true));
+    assert!(post.deliver(0).await);
+    assert_eq!((post.server.taken().len(), post.delivery.more), (25, false));
+}
+
+#[tokio::test]
 async fn a_server_that_is_down_loses_nothing_and_gets_nothing_twice() {
     let mut post = Post::begin().await;
     post.put("ada", 1);
@@ -135,9 +160,11 @@ async fn a_silent_server_costs_one_wait_and_not_one_for_each_person() {
 fn nobody_fills_a_mailbox_with_tests() {
     let status = Mail::default().status;
     for _ in 0..10 {
-        assert!(status.may_test(&user("ada"), NOW));
+        assert!(status.may_test("ada@lab.example", NOW));
     }
-    assert!(!status.may_test(&user("ada"), NOW + Millis::minutes(59)));
-    assert!(status.may_test(&user("bob"), NOW));
-    assert!(status.may_test(&user("ada"), NOW + Millis::minutes(60)));
+    assert!(!status.may_test("ada@lab.example", NOW + Millis::minutes(59)));
+    assert!(status.may_test("bob@lab.example", NOW));
+    status.was_no_test("ada@lab.example");
+    assert!(status.may_test("ada@lab.example", NOW), "one of them did not reach the server");
+    assert!(status.may_test("ada@lab.example", NOW + Millis::minutes(60)));
 }

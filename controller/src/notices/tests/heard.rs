@@ -9,6 +9,7 @@ use fleet_core::idle::IdleEvent;
 use fleet_core::node::Liveness;
 use fleet_core::notice::NoticeKind;
 use fleet_core::reservation::{Edit, WaitOverWhy};
+use fleet_core::risk::{Keeps, RiskEvent};
 use fleet_core::time::{Millis, Timestamp};
 use fleet_core::{Actor, Event};
 
@@ -61,6 +62,28 @@ fn a_place_from_the_waiting_list_is_news_and_one_that_somebody_asked_for_is_not(
     let starts_at = window.starts_at + Millis::hours(1);
     assert_eq!(notice.window, Some(Window { starts_at, ..window }));
     assert_eq!(notice.about, "res-a");
+}
+
+#[test]
+fn what_becomes_of_a_bad_place_is_news() {
+    let stays = RiskEvent::Stays {
+        reservation: res("a"),
+        what: "titan01 is draining".to_owned(),
+        keeps: Keeps::Named,
+        others: Some((node("titan01"), vec![gpu(1)])),
+    };
+    let why = "it names this node or these GPUs, so fleet does not move it; free for it: titan01:1";
+    let said = |event: RiskEvent| said(person("root"), Event::Risk(Box::new(event)));
+    assert_eq!(said(stays), format!("ada,bob: res-a: titan01 is draining; {why}"));
+    let (reservation, other, node) = (res("a"), res("s1-7-0"), node("titan01"));
+    let stands_in =
+        RiskEvent::StandsIn { reservation: reservation.clone(), stand_in: other.clone(), node };
+    assert_eq!(
+        said(stands_in),
+        "ada,bob: res-a: titan01 is silent, so res-s1-7-0 stands in for res-a"
+    );
+    let superseded = RiskEvent::Superseded { reservation, kept: other };
+    assert!(said(superseded).starts_with("ada,bob: res-a: res-a is released, since res-s1-7-0"));
 }
 
 #[test]
@@ -136,6 +159,7 @@ fn what_fleet_does_to_a_reservation_is_news() {
                 node: titan(),
                 gpus: gpus(),
                 why: why(),
+                waits_for: None,
             },
             "ada,bob: res-a: moved to titan01:2: titan01:1 is not healthy",
         ),
@@ -278,7 +302,7 @@ fn admins_hear_of_what_needs_them() {
     assert_eq!(said(fleet(), silent(Liveness::Suspect)), "nobody");
     let unreachable = vec![silent(Liveness::Unreachable)];
     let [(_, notice)] = heard_of(fleet(), "set_liveness", unreachable).try_into().unwrap();
-    assert_eq!(notice.held, Some((NOW + Millis::minutes(10), While::Unreachable(titan()))));
+    assert_eq!(notice.held, Some((NOW + Millis::minutes(10), While::Unreachable(titan(), NOW))));
     let reason = "two agents".to_owned();
     let suspended = Event::NodeSuspended { node: titan(), reason };
     assert_eq!(said(fleet(), suspended), "admins: titan01 suspended: two agents");
