@@ -71,6 +71,8 @@ fn drained(lab: &Lab) -> Result<()> {
     let why = format!("once {home} has released it: {home} is draining");
     ensure!(lab.why(&free)?.contains(&why), "{}", lab.why(&free)?);
     lab.output(&["node", "uncordon", &home])?;
+    // Its agent had released the driver.
+    lab.gpus_free(4, SOON)?;
 
     let named = reserve(lab, &["-G", "1", "--node", &home, "--from", "+1h", "-t", "1h"])?;
     lab.output(&drain)?;
@@ -79,6 +81,7 @@ fn drained(lab: &Lab) -> Result<()> {
     ensure!(shown["node"] == *home, "{shown}");
     ensure!(shown["reason"].as_str().is_some_and(|said| said.starts_with(&reason)), "{shown}");
     lab.output(&["node", "uncordon", &home])?;
+    lab.gpus_free(4, SOON)?;
     let shown = lab.json(&["reservation", "show", &named])?;
     ensure!(shown["reason"].as_str().unwrap_or_default().is_empty(), "{shown}");
     ensure!(lab.why(&named)?.contains("its GPUs are good again"), "{}", lab.why(&named)?);

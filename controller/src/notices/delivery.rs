@@ -94,7 +94,7 @@ impl Delivery {
                 }
                 Err(error @ SendError::Server(_)) => {
                     // It may be about this mail after all: the next try begins with somebody else.
-                    pile.later(&due.user, now);
+                    pile.unfinished(&due.user);
                     self.failed(mail, now, &error);
                     return heard;
                 }

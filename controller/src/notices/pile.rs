@@ -32,6 +32,8 @@ struct Waiting {
     left_out: usize,
     sent_at: VecDeque<Timestamp>,
     not_before: Timestamp,
+    /// Tries in a row that the server did not finish.
+    unfinished: u32,
 }
 
 /// What is in the next mail of a person.
@@ -96,10 +98,13 @@ impl Pile {
         old
     }
 
-    /// Those who may get a mail now, with what is in it.
+    /// Those who may get a mail now, with what is in it. Those of which the server did not finish one come last, so that one
+    /// bad mail holds up nobody.
     pub(super) fn due(&self, now: Timestamp) -> Vec<Due> {
         let mut all = Vec::new();
-        for (user, waiting) in &self.people {
+        let mut people: Vec<(&UserName, &Waiting)> = self.people.iter().collect();
+        people.sort_by_key(|(_, waiting)| waiting.unfinished);
+        for (user, waiting) in people {
             let may = waiting.not_before <= now && waiting.sent_at.len() < MAILS_PER_HOUR_MAX;
             let is_due = |notice: &&Notice| !notice.is_held(now);
             let notices: Vec<Notice> = waiting.notices.iter().filter(is_due).cloned().collect();
@@ -114,7 +119,7 @@ impl Pile {
     pub(super) fn done(&mut self, due: &Due, sent_at: Option<Timestamp>) {
         let Some(waiting) = self.people.get_mut(&due.user) else { return };
         waiting.notices.retain(|notice| !due.notices.contains(notice));
-        waiting.left_out = 0;
+        (waiting.left_out, waiting.unfinished) = (0, 0);
         waiting.sent_at.extend(sent_at);
     }
 
@@ -137,6 +142,13 @@ impl Pile {
     pub(super) fn later(&mut self, user: &UserName, now: Timestamp) {
         if let Some(waiting) = self.people.get_mut(user) {
             waiting.not_before = now + LATER;
+        }
+    }
+
+    /// The server did not finish the mail of this person, or none at all.
+    pub(super) fn unfinished(&mut self, user: &UserName) {
+        if let Some(waiting) = self.people.get_mut(user) {
+            waiting.unfinished = waiting.unfinished.saturating_add(1);
         }
     }
 

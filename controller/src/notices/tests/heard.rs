@@ -144,7 +144,7 @@ fn changes_by_somebody_else_are_news_to_all_who_share_it() {
         from: user("eve"),
         to: user("ada"),
     });
-    assert_eq!(said(person("root"), given), "ada: res-a: reservation given from eve to ada");
+    assert_eq!(said(person("root"), given), "ada,bob: res-a: reservation given from eve to ada");
 }
 
 #[test]
