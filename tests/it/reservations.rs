@@ -101,7 +101,8 @@ fn several_nodes(lab: &Lab) -> Result<()> {
     ensure!(one["node"] != other["node"] && one["series"] == other["series"], "{one} {other}");
     let text = lab.output(&["reservation", "show", first])?;
     ensure!(text.contains(&format!("{second} with titan0")), "{text}");
-    lab.run(&words)?.fails(6, &["2 GPUs on each of 2 nodes"])?;
+    lab.run(&words)?
+        .fails(6, &["2 GPUs on each of 2 nodes", "reserve that: fleet reserve -G 4", " -N 2"])?;
     let series = one["series"].as_str().context("a series")?;
     lab.output(&["release", "--yes", series])?;
     for id in [first, second] {

@@ -73,6 +73,7 @@ const HAPPENS: &[&str] = &[
     "JobRequeued",
     "JobResumed",
     "JobTimedOut",
+    "LeftABadPlace",
     "LeftInACrowd",
     "LivenessChanged",
     "NodeCounted",

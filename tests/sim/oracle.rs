@@ -213,6 +213,7 @@ impl Oracle {
                     return eviction_is_due(scene, allocation, *seq);
                 }
             }
+            Event::ReservationMoved { waits_for: Some(_), .. } => self.count("LeftABadPlace"),
             Event::CheckpointRecorded { job, allocation, number, .. } => {
                 return self.numbered(fsm, job, allocation, *number);
             }

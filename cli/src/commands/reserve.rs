@@ -211,7 +211,7 @@ async fn create(
 }
 
 /// Adds the command that takes the next slot.
-fn with_command(
+pub(super) fn with_command(
     failure: Failure,
     args: &ReserveArgs,
     window: &Window,
@@ -243,8 +243,12 @@ fn next_command(args: &ReserveArgs, window: &Window, slot: &Slot, clock: &Clock)
     // Whole seconds: nobody types milliseconds.
     flag("-t", typed_length(length_ms.div_ceil(1_000) * 1_000));
     flag("--from", clock.typed(slot.starts_at.0));
-    if args.wish.gpu.is_empty() && args.wish.node.is_none() {
-        flag("--node", slot.node.to_string());
+    match args.nodes {
+        Some(nodes) if nodes > 1 => flag("-N", nodes.to_string()),
+        Some(_) | None if args.wish.gpu.is_empty() && args.wish.node.is_none() => {
+            flag("--node", slot.node.to_string());
+        }
+        Some(_) | None => {}
     }
     for (name, value) in
         [("--note", &args.note), ("--project", &args.project), ("--for", &args.owner)]

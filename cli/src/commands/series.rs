@@ -36,6 +36,10 @@ pub(super) async fn reserve(context: &Context, args: &ReserveArgs) -> Result<Exi
     let context = &rule::in_zone(context, &args.series)?;
     let nodes = args.nodes.unwrap_or(1);
     let at_once = (nodes > 1).then(|| format!("{nodes} nodes at once"));
+    let typed = match args.series.every {
+        Some(_) => None,
+        None => Some(Typed::read(context, args)?),
+    };
     let (dates, rule, times) = match &args.series.every {
         Some(every) => {
             let dates = rule::dates(context, args, every)?;
@@ -43,7 +47,14 @@ pub(super) async fn reserve(context: &Context, args: &ReserveArgs) -> Result<Exi
                 at_once.iter().fold(dates.rule, |rule, at_once| format!("{rule}, {at_once}"));
             (dates.windows, rule, CreateReservationRequest::default())
         }
-        None => (Vec::new(), at_once.unwrap_or_default(), times(context, args)?),
+        None => {
+            let times = typed.as_ref().map(times).unwrap_or_default();
+            (Vec::new(), at_once.unwrap_or_default(), times)
+        }
+    };
+    let at_next_slot = |failure: Failure| match &typed {
+        Some(window) => super::reserve::with_command(failure, args, window, context),
+        None => failure,
     };
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let wish = on_each(gpu::wish(&client, &args.wish).await?, nodes)?;
@@ -60,7 +71,8 @@ pub(super) async fn reserve(context: &Context, args: &ReserveArgs) -> Result<Exi
     let answer = match send(&client, args, request).await {
         Ok(answer) => answer,
         Err(failure) => {
-            return Err(nodes_without_gpus::beside(&client, Some(&wish), failure).await);
+            let failure = nodes_without_gpus::beside(&client, Some(&wish), failure).await;
+            return Err(at_next_slot(failure));
         }
     };
     let clock = &context.clock;
@@ -71,7 +83,7 @@ pub(super) async fn reserve(context: &Context, args: &ReserveArgs) -> Result<Exi
         say(&format!("{}: {}", start(item, clock), item.gpus_shown()));
     }
     if args.dry_run && !problems.is_empty() && (items.is_empty() || !args.series.skip_conflicts) {
-        return Err(refused(problems, of, args, clock));
+        return Err(at_next_slot(refused(problems, of, args, clock)));
     }
     for problem in &problems {
         say(&format!("left out {}", date_line(problem, clock)));
@@ -96,14 +108,13 @@ pub(super) async fn reserve(context: &Context, args: &ReserveArgs) -> Result<Exi
 }
 
 /// The time of a series of one date.
-fn times(context: &Context, args: &ReserveArgs) -> Result<CreateReservationRequest, Failure> {
-    let window = Typed::read(context, args)?;
-    Ok(CreateReservationRequest {
+fn times(window: &Typed) -> CreateReservationRequest {
+    CreateReservationRequest {
         starts_at_unix_ms: window.from.unix_ms(),
         ends_at_unix_ms: window.until.map_or(0, When::unix_ms),
         length_ms: window.length_ms,
         ..CreateReservationRequest::default()
-    })
+    }
 }
 
 /// What each of the nodes gives of all GPUs.

@@ -13,7 +13,7 @@ use crate::actor::Actor;
 use crate::calendar;
 use crate::command::CreateReservation;
 use crate::id::{ReservationId, SeriesId};
-use crate::rejection::{DateProblem, Rejection};
+use crate::rejection::{DateProblem, Rejection, Slot};
 use crate::reply::Reply;
 use crate::reservation::{
     NODES_AT_ONCE_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState, SERIES_LENGTH_MAX,
@@ -21,7 +21,10 @@ use crate::reservation::{
 };
 use crate::scheduler::claims;
 use crate::scheduler::project_limit::{Booking, SeriesHours};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, Window};
+
+/// After so many searches no later time is named.
+const TOGETHER_TRIES_MAX: usize = 16;
 
 /// What each date gets, in their order, and those that are not available.
 type Judged<'a> = (Vec<(&'a CreateReservation, Granted)>, Vec<DateProblem>);
@@ -105,7 +108,11 @@ impl Fsm {
             match judged {
                 Ok(all) => granted.extend(date.iter().zip(all)),
                 Err(why) if is_of_the_date(&why) => {
-                    problems.push(DateProblem { window: first.window, why: without_next(why) });
+                    let why = match dates(wishes).nth(1) {
+                        Some(_) => without_next(why),
+                        None => self.with_next_together(actor, date, why),
+                    };
+                    problems.push(DateProblem { window: first.window, why });
                 }
                 // It would be the same for each date.
                 Err(why) => return Err(why),
@@ -139,6 +146,42 @@ impl Fsm {
             all.push((window, node, gpus));
         }
         Ok(all)
+    }
+
+    /// Names when all reservations of the date could begin together: one search after the other, each from where the one
+    /// that found nothing could begin.
+    fn with_next_together(
+        &self,
+        actor: &Actor,
+        date: &[CreateReservation],
+        why: Rejection,
+    ) -> Rejection {
+        let Rejection::GpusHeld { wanted, holdings, next } = why else { return why };
+        if date.len() == 1 {
+            return Rejection::GpusHeld { wanted, holdings, next };
+        }
+        let mut slot = next;
+        for _ in 0..TOGETHER_TRIES_MAX {
+            let Some(Slot { starts_at, .. }) = slot else { break };
+            let at = |wish: &CreateReservation| {
+                let length = wish.window.ends_at.since(wish.window.starts_at);
+                let window = Window { starts_at, ends_at: starts_at + length };
+                CreateReservation { window, ..wish.clone() }
+            };
+            let later: Vec<CreateReservation> = date.iter().map(at).collect();
+            match self.judge_date(actor, &later) {
+                Ok(all) => {
+                    let first = all.into_iter().next();
+                    let next = first.map(|(_, node, gpus)| Slot { starts_at, node, gpus });
+                    return Rejection::GpusHeld { wanted, holdings, next };
+                }
+                Err(Rejection::GpusHeld { next, .. }) => {
+                    slot = next.filter(|next| next.starts_at > starts_at);
+                }
+                Err(_) => break,
+            }
+        }
+        Rejection::GpusHeld { wanted, holdings, next: None }
     }
 
     /// Releases what has not started of a series, or one of its reservations and those after it.

@@ -262,6 +262,21 @@ fn all_nodes_or_none() {
     assert_eq!((days(&problems), of), (vec![(0, "gpus_held")], 1));
     assert!(problems[0].why.to_string().contains("2 GPUs on each of 2 nodes"), "{problems:?}");
     assert_eq!(w.fsm.reservations().count(), 1);
+    let Rejection::GpusHeld { next: Some(next), .. } = &problems[0].why else {
+        panic!("{problems:?}");
+    };
+    assert_eq!(next.starts_at, day(1));
+    // The other node is taken then, so both are free a day later.
+    let tomorrow = CreateReservation { owner: user("carol"), ..date("c", 1, 4) };
+    let tomorrow =
+        CreateReservation { window: Window { starts_at: day(1), ends_at: day(2) }, ..tomorrow };
+    w.give(person("carol"), Command::Reservation(ReservationCommand::Create(tomorrow))).unwrap();
+    let said = create(&mut w, at_once("a", 2, 0, 2), false);
+    let Err(Rejection::DatesRefused { problems, .. }) = said else { panic!("{said:?}") };
+    assert!(
+        matches!(&problems[0].why, Rejection::GpusHeld { next: Some(next), .. } if next.starts_at == day(2)),
+        "{problems:?}"
+    );
     let (made, _) = create(&mut w, at_once("a", 2, 2, 2), false).unwrap();
     assert_eq!(nodes_of(&w, &made), ["titan01", "titan02"]);
 }
