@@ -133,7 +133,7 @@ fn say(text: &str) {
 /// One day in the lab.
 fn story(fleet: &Cluster, lab: &Path) -> Result<()> {
     chapter("A lab with two nodes of two GPUs each, and nothing running")?;
-    say("The GPUs are pretended, by a stand-in for NVIDIA's library. Everything else is real.");
+    say("The GPUs are simulated, by a library in place of NVIDIA's. Everything else is real.");
     fleet.show(&["gpu", "list"])?;
 
     chapter("You reserve a GPU for the afternoon, instead of a line in the spreadsheet")?;

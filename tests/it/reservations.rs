@@ -68,7 +68,7 @@ fn drained(lab: &Lab) -> Result<()> {
     wait::eventually("it is on the other node, at the same time", SOON, || {
         Ok(moved(&lab.json(&["reservation", "show", &free])?))
     })?;
-    let why = format!("once {home} has released it: {home} is draining");
+    let why = format!("once {home} has released the old place: {home} is draining");
     ensure!(lab.why(&free)?.contains(&why), "{}", lab.why(&free)?);
     lab.output(&["node", "uncordon", &home])?;
     // Its agent had released the driver.
@@ -84,7 +84,11 @@ fn drained(lab: &Lab) -> Result<()> {
     lab.gpus_free(4, SOON)?;
     let shown = lab.json(&["reservation", "show", &named])?;
     ensure!(shown["reason"].as_str().unwrap_or_default().is_empty(), "{shown}");
-    ensure!(lab.why(&named)?.contains("its GPUs are good again"), "{}", lab.why(&named)?);
+    ensure!(
+        lab.why(&named)?.contains("its node and GPUs can be used again"),
+        "{}",
+        lab.why(&named)?
+    );
     lab.output(&["release", "--yes", &free, &named]).map(drop)
 }
 

@@ -113,7 +113,8 @@ pub(crate) struct UncordonArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Jobs that save checkpoints move at their next checkpoint. Jobs without checkpoints may finish; fleet \
-    stops them at --deadline. `fleet node uncordon` ends the drain.\n\n\
+    stops them at --deadline. Reservations that start within seven days move to other GPUs; those that have started \
+    last until their end. `fleet node uncordon` ends the drain.\n\n\
     Examples:\n  \
     fleet node drain titan01 --dry-run\n  \
     fleet node drain titan01 --reason \"new fan\" --deadline \"friday 18:00\""

@@ -31,7 +31,7 @@ pub(crate) enum NoticeKindArg {
     Reservation,
     /// Your jobs: failed, moved, finished after 10 minutes or more
     Job,
-    /// Broken GPUs and silent nodes (admins only)
+    /// Nodes and GPUs that need an admin (admins only)
     Fleet,
 }
 

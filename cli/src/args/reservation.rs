@@ -154,7 +154,7 @@ pub(crate) struct SshArgs {
     fleet release res-k3v9 --following\n  \
     fleet release ser-7h2k")]
 pub(crate) struct ReleaseArgs {
-    /// The reservations, or a series: then all of it that has not started
+    /// The reservations, or a series: all dates that have not started. If it is one date on several nodes, all of it
     #[arg(required = true, value_name = "RESERVATION")]
     pub(crate) ids: Vec<String>,
     /// Release the later reservations of the same series too

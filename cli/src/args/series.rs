@@ -11,7 +11,7 @@ pub(crate) struct SeriesArgs {
     /// Weekdays of a weekly series: mon,wed [default: the weekday of --from]
     #[arg(long, value_name = "DAY,...", value_delimiter = ',', requires = "every")]
     pub(crate) on: Vec<String>,
-    /// How many reservations, instead of --until; those of --skip count
+    /// How many dates, instead of --until; those of --skip count
     #[arg(long, value_name = "N", requires = "every")]
     pub(crate) times: Option<u32>,
     /// Leave out these days: 2026-12-24,2026-12-31

@@ -1,7 +1,8 @@
 //! Series of reservations: `reserve --every`, `reserve -N`, `release --following` and `release SERIES`.
 //!
-//! Reservations on several nodes at once are a series of one date, with a reservation for each node. The dates of a rule are worked out here, in the zone of the person who types it. The controllers get the dates and
-//! reserve all of them or none; what they refuse is listed with each date.
+//! Reservations on several nodes at once are a series of one date, with one reservation for each node. The dates of a
+//! rule are worked out here, in the zone of the person who types it. The controllers get the dates and reserve all of
+//! them or none; what they refuse is listed with each date.
 
 mod rule;
 

@@ -1,5 +1,6 @@
 //! Shows what a user hears by mail.
 
+use fleet_core::notice::NoticeKind;
 use fleet_proto::json::notices::NoticeSettings;
 
 use super::values::or_dash;
@@ -29,6 +30,16 @@ fn server(settings: &NoticeSettings, clock: &Clock) -> String {
     }
 }
 
+/// Everybody has the kind of admins, too: who becomes one gets it.
+fn named(words: &[String]) -> String {
+    let fleet = NoticeKind::Fleet.word();
+    let name = |word: &String| match word == fleet {
+        true => format!("{word} (admins only)"),
+        false => word.clone(),
+    };
+    kinds(&words.iter().map(name).collect::<Vec<_>>())
+}
+
 impl Row for NoticeSettings {
     fn columns() -> Vec<Column<Self>> {
         vec![
@@ -44,8 +55,8 @@ impl Row for NoticeSettings {
         let mut lines = vec![
             ("User", self.user.clone()),
             ("Address", address(self)),
-            ("Mailed", kinds(&self.on)),
-            ("Not mailed", kinds(&self.off)),
+            ("Mailed", named(&self.on)),
+            ("Not mailed", named(&self.off)),
             ("Mail server", server(self, clock)),
         ];
         lines.extend(self.failing_why.clone().map(|why| ("Reason", why)));

@@ -85,7 +85,7 @@ impl Delivery {
                     heard = true;
                     pile.refused(&due, now);
                     if mail.status.refused(&due.user, &why) {
-                        tracing::warn!(user = %due.user, address, why, "the mail server refused a mail; what it said is lost for this person, `fleet notify set` changes the address");
+                        tracing::warn!(user = %due.user, address, why, "the mail server refused a mail to this user, so its notices are lost; `fleet notify set --mail` changes the address");
                     }
                 }
                 Err(SendError::Later(why)) => {

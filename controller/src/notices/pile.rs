@@ -15,13 +15,13 @@ use super::events::{Notice, While};
 /// Mails that one person gets in an hour.
 pub(super) const MAILS_PER_HOUR_MAX: usize = 20;
 const HOUR: Millis = Millis::hours(1);
-/// News of yesterday help nobody.
+/// Old news helps nobody.
 pub(super) const OLD_AFTER: Millis = Millis::hours(24);
 /// Notices of one person that are kept; of more, the oldest are counted only.
 const KEPT_EACH_MAX: usize = 200;
 /// When a mail is tried again that the server does not take for now.
 const LATER: Millis = Millis::minutes(5);
-/// When a person whose mail was refused is tried again: servers shut out who writes to unknown people again and again.
+/// When a person whose mail was refused is tried again: servers block senders that keep writing to unknown addresses.
 const AFTER_REFUSAL: Millis = Millis::hours(1);
 
 /// What one person has not heard.

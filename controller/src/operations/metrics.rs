@@ -140,8 +140,11 @@ const EXCHANGE_NODES: Metric = Metric::gauge(
     NONE,
     "Nodes that the exchange of the certificate authority waits for.",
 );
-const MAIL_SENT: Metric =
-    Metric::counter("fleet_mail_sent_total", NONE, "Mails that the mail server took from here.");
+const MAIL_SENT: Metric = Metric::counter(
+    "fleet_mail_sent_total",
+    NONE,
+    "Mails that the mail server accepted from this controller.",
+);
 const MAIL_REFUSED: Metric = Metric::counter(
     "fleet_mail_refused_total",
     NONE,

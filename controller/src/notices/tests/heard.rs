@@ -72,7 +72,8 @@ fn what_becomes_of_a_bad_place_is_news() {
         keeps: Keeps::Named,
         others: Some((node("titan01"), vec![gpu(1)])),
     };
-    let why = "it names this node or these GPUs, so fleet does not move it; free for it: titan01:1";
+    let why =
+        "it names this node or these GPUs, so fleet gives it no others; free for it: titan01:1";
     let said = |event: RiskEvent| said(person("root"), Event::Risk(Box::new(event)));
     assert_eq!(said(stays), format!("ada,bob: res-a: titan01 is draining; {why}"));
     let (reservation, other, node) = (res("a"), res("s1-7-0"), node("titan01"));

@@ -110,7 +110,7 @@ fn what_is_held_is_told_later_or_never() {
 }
 
 #[test]
-fn news_of_yesterday_are_dropped_and_many_are_counted() {
+fn old_news_is_dropped_and_many_are_counted() {
     let mut pile = Pile::default();
     pile.put(&user("ada"), notice(1, 0, "res-a"));
     pile.put(&user("ada"), notice(2, 60, "res-a"));

@@ -95,7 +95,7 @@ fn it_leaves_a_drained_node_at_once_and_keeps_its_time() {
         panic!("{said:?}");
     });
     assert!(
-        moves.ends_with(&format!("once {home} has released it: {home} is draining")),
+        moves.ends_with(&format!("once {home} has released the old place: {home} is draining")),
         "{moves}"
     );
     w.pass(Millis::hours(2));

@@ -177,7 +177,7 @@ pub(super) fn fmt_moved(
     waits_for: Option<&NodeName>,
 ) -> fmt::Result {
     match waits_for {
-        Some(node) => write!(f, "moves to {gpus} once {node} has released it: {why}"),
+        Some(node) => write!(f, "moves to {gpus} once {node} has released the old place: {why}"),
         None => write!(f, "moved to {gpus}: {why}"),
     }
 }
@@ -196,7 +196,7 @@ pub(super) fn fmt_risk(
                 None => Ok(()),
             }
         }
-        RiskEvent::Over { .. } => write!(f, "its GPUs are good again"),
+        RiskEvent::Over { .. } => write!(f, "its node and GPUs can be used again"),
         RiskEvent::StandsIn { reservation, stand_in, node } => {
             write!(f, "{node} is silent, so {stand_in} stands in for {reservation}")
         }
@@ -216,13 +216,10 @@ impl fmt::Display for StandIn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Has(id, node) => {
-                write!(f, "its node does not answer; {id} on {node} stands in for it")
+                write!(f, "its stand-in is {id} on {node}")
             }
             Self::For(id, node) => {
-                write!(
-                    f,
-                    "stands in for {id} until {node} answers; then one of the two is released"
-                )
+                write!(f, "stand-in for {id}, whose node {node} fell silent")
             }
         }
     }
@@ -231,10 +228,10 @@ impl fmt::Display for StandIn {
 impl fmt::Display for Keeps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Named => "it names this node or these GPUs, so fleet does not move it",
-            Self::NothingFree => "fleet moves it as soon as other GPUs are free for it",
+            Self::Named => "it names this node or these GPUs, so fleet gives it no others",
+            Self::NothingFree => "fleet gives it other GPUs as soon as some are free",
             Self::MovedLately => "it was moved less than an hour ago, so it stays for now",
-            Self::Queued => "fleet moves it within minutes",
+            Self::Queued => "fleet searches other GPUs for it within minutes",
             Self::Frozen => "too many nodes went bad at once, so fleet does not move it now",
             Self::Begun => "to get other GPUs, reserve again",
         })
