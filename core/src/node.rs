@@ -9,6 +9,7 @@ use crate::health::{Condition, ConditionStatus, Severity, Subject};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::reason::Closed;
 use crate::reboot::RebootWish;
+use crate::risk::SILENT_MIN;
 use crate::stored::is_default;
 use crate::time::{Millis, Timestamp};
 use crate::window::{Enforced, Enforcement, EnforcementOrder, EnforcementSwitch};
@@ -166,6 +167,14 @@ impl Node {
             .filter(|c| c.status != ConditionStatus::False)
             .map(|c| c.severity)
             .max()
+    }
+
+    /// From when on it may not come back in time for what begins soon; `None` while it is heard, and where nothing of it
+    /// counts.
+    pub(crate) fn may_stay_silent_at(&self) -> Option<Timestamp> {
+        let counts = self.liveness == Liveness::Unreachable && !self.uncounted;
+        let since = self.silent_since.filter(|_| counts && self.suspended.is_none());
+        since.map(|since| since + SILENT_MIN)
     }
 
     /// What an admin ordered; a node nobody gave an order only observes.

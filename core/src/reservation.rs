@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::ending::{EndPolicy, Usage};
 use crate::id::{ImportId, LeaseId, ReservationId, SeriesId};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
-use crate::risk::{Pair, Risk};
+use crate::risk::{Pair, Risk, STAND_IN_AHEAD};
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::{HandedOut, Withdrawal};
 
@@ -238,6 +238,14 @@ impl Reservation {
     /// A change that its agent has not confirmed yet.
     pub fn is_unconfirmed(&self) -> bool {
         self.is_open() && self.handed_out.as_ref().is_some_and(|given| !given.taken)
+    }
+
+    /// From when on it wants a stand-in, where its node may stay silent from that time on.
+    pub(crate) fn wants_stand_in_at(&self, silent: Timestamp) -> Option<Timestamp> {
+        let is_left = self.handed_out.as_ref().is_some_and(|given| given.withdrawn.is_some());
+        let waits = self.state == ReservationState::Scheduled && !is_left;
+        let is_alone = self.next.is_none() && self.pair.is_none();
+        (waits && is_alone).then(|| silent.max(self.window.starts_at - STAND_IN_AHEAD))
     }
 
     /// Whether it is there only while another one's node is silent: it adds nothing to what its owner has.

@@ -142,11 +142,12 @@ impl Fsm {
         if r.window.starts_at > self.now + MOVE_AHEAD {
             return Step::Calm;
         }
-        if !by_decision && self.storm.frozen().is_some() {
-            return Step::Stays(what, Keeps::Frozen);
-        }
+        // First what nothing but its owner changes: that is not tried again.
         if self.is_named(node, r) {
             return Step::Stays(what, Keeps::Named);
+        }
+        if !by_decision && self.storm.frozen().is_some() {
+            return Step::Stays(what, Keeps::Frozen);
         }
         // After a reset of the clock it may lie ahead.
         let lately = |at: Timestamp| at <= self.now && self.now < at + MOVED_APART;

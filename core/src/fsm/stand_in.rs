@@ -15,21 +15,23 @@ use crate::name::NodeName;
 use crate::node::{Liveness, Node};
 use crate::reason::Closed;
 use crate::reservation::{Place, Reservation, ReservationState};
-use crate::risk::{HEARD_MIN, Keeps, Pair, RiskEvent, SILENT_MIN, STAND_IN_AHEAD};
+use crate::risk::{HEARD_MIN, Keeps, Pair, RiskEvent};
 use crate::scheduler::claims;
 use crate::state::storm::is_storm;
-use crate::time::{Timestamp, Window};
+use crate::time::Timestamp;
 use crate::waitlist::next_minute;
 
 impl Fsm {
     /// Whether the node may not come back in time.
     pub(super) fn is_silent(&self, name: &NodeName) -> bool {
-        self.nodes.get(name).and_then(silent_until).is_some_and(|at| at <= self.now)
+        self.nodes.get(name).and_then(Node::may_stay_silent_at).is_some_and(|at| at <= self.now)
     }
 
     /// When time alone makes a stand-in for it.
     pub(super) fn stands_in_at(&self, r: &Reservation) -> Option<Timestamp> {
-        let at = next_minute(wants_stand_in_at(self.nodes.get(&r.node)?, r)?);
+        // Where it was tried before, it is tried again with all others that wait.
+        let wants = r.wants_stand_in_at(self.nodes.get(&r.node)?.may_stay_silent_at()?);
+        let at = next_minute(wants.filter(|_| r.risk.is_none())?);
         // An entry that was refused may have passed that minute.
         (at > self.places_tried_at).then_some(at)
     }
@@ -38,18 +40,19 @@ impl Fsm {
     pub(super) fn step_of_silent(&self, id: &ReservationId, pass: &mut Pass) -> Step {
         let Some(r) = self.reservations.get(id) else { return Step::Nothing };
         let Some(node) = self.nodes.get(&r.node) else { return Step::Nothing };
-        let is_due = wants_stand_in_at(node, r).is_some_and(|at| at <= self.now);
+        let wants = node.may_stay_silent_at().and_then(|silent| r.wants_stand_in_at(silent));
+        let is_due = wants.is_some_and(|at| at <= self.now);
         if !is_due || r.window.starts_at <= self.now {
             // No other place is searched until it is heard; then what is wrong is said again.
             let is_tried = r.risk.as_ref().is_some_and(|risk| risk.keeps.is_tried_again());
             return if is_tried { Step::Calm } else { Step::Nothing };
         }
         let what = format!("{} is {}", node.name, Closed::Unreachable);
-        if self.storm.frozen().is_some() || self.are_many_silent() {
-            return Step::Stays(what, Keeps::Frozen);
-        }
         if r.wish.node.is_some() || !r.wish.uuids.is_empty() {
             return Step::Stays(what, Keeps::Named);
+        }
+        if self.storm.frozen().is_some() || self.are_many_silent() {
+            return Step::Stays(what, Keeps::Frozen);
         }
         if let Err(keeps) = pass.may_search(r) {
             return Step::Stays(what, keeps);
@@ -299,23 +302,4 @@ impl Fsm {
         }
         any
     }
-}
-
-/// From when on the node may not come back in time; `None` while it is heard, and where nothing of it
-/// counts.
-fn silent_until(node: &Node) -> Option<Timestamp> {
-    let counts = node.liveness == Liveness::Unreachable && !node.uncounted;
-    let since = node.silent_since.filter(|_| counts && node.suspended.is_none());
-    since.map(|since| since + SILENT_MIN)
-}
-
-/// From when on a reservation on that node wants a stand-in.
-pub(crate) fn wants_stand_in_at(node: &Node, r: &Reservation) -> Option<Timestamp> {
-    let is_left = r.handed_out.as_ref().is_some_and(|given| given.withdrawn.is_some());
-    let waits = r.state == ReservationState::Scheduled && !is_left;
-    if !waits || r.next.is_some() || r.pair.is_some() {
-        return None;
-    }
-    let Window { starts_at, .. } = r.window;
-    silent_until(node).map(|at| at.max(starts_at - STAND_IN_AHEAD))
 }

@@ -18,7 +18,6 @@ use crate::lease::{Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{Liveness, Node};
 use crate::reservation::ReservationState;
-use crate::risk::STAND_IN_AHEAD;
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::HAND_OUT_AHEAD;
 
@@ -177,14 +176,17 @@ fn claim_of(node: &Node, gpus: &[GpuUuid], window: Window) -> Claim {
 
 /// The earliest at which time alone can change something on the node, as long as nothing on the node changes.
 fn due_at_least(contents: &Contents<'_>) -> Option<Timestamp> {
-    let silent = contents.node.liveness == Liveness::Unreachable;
+    let silent = contents.node.may_stay_silent_at();
     let reservations = contents.reservations.iter().filter_map(|r| match r.state {
         ReservationState::Scheduled => match (&r.next, &r.handed_out) {
             (Some(_), _) => r.edit_settles_at(),
             (None, None) => Some(r.window.starts_at - HAND_OUT_AHEAD),
             // Of a silent node it may get a stand-in before.
-            (None, Some(_)) if silent => Some(r.window.starts_at - STAND_IN_AHEAD),
-            (None, Some(_)) => Some(r.window.starts_at),
+            (None, Some(_)) => {
+                let wants = silent.and_then(|at| r.wants_stand_in_at(at));
+                let wants = wants.filter(|_| r.risk.is_none());
+                Some(wants.map_or(r.window.starts_at, |at| at.min(r.window.starts_at)))
+            }
         },
         // Its window is put into its agent's hands at the next occasion.
         ReservationState::Active if r.handed_out.is_none() => Some(Timestamp(0)),
@@ -200,7 +202,8 @@ fn due_at_least(contents: &Contents<'_>) -> Option<Timestamp> {
         // An attempt that waits for a checkpoint or for a silent node has several instants, which depend on each
         // other. An attempt that gives way to a reservation has those of the reservation.
         let gives_way = a.is_cut() || a.started_at.is_none();
-        let many = a.deferral.is_some() || gives_way || silent;
+        let is_silent = contents.node.liveness == Liveness::Unreachable;
+        let many = a.deferral.is_some() || gives_way || is_silent;
         let limit = a.time_limit_at.filter(|_| a.stop.is_none());
         if many { Some(Timestamp(0)) } else { limit }
     });
