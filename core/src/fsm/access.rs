@@ -470,7 +470,8 @@ impl Fsm {
         }
     }
 
-    fn has_children(&self, lease: Option<&crate::id::LeaseId>) -> bool {
+    /// Whether jobs run under the lease of a reservation.
+    pub(super) fn has_children(&self, lease: Option<&crate::id::LeaseId>) -> bool {
         let Some(node) = lease.and_then(|id| self.leases.get(id)).map(|lease| &lease.node) else {
             return false;
         };

@@ -252,10 +252,7 @@ impl Fsm {
             return Some(Bad { what, by_decision: true });
         }
         let dead = r.gpus.iter().find(|gpu| self.is_dead(node, gpu))?;
-        let what = match wish::broken(node, self.gpus.get(dead)?) {
-            Some(unfit) => unfit.to_string(),
-            None => return None,
-        };
+        let what = wish::broken(node, self.gpus.get(dead)?)?.to_string();
         Some(Bad { what, by_decision: false })
     }
 

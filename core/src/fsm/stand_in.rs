@@ -173,7 +173,11 @@ impl Fsm {
             ReservationState::Scheduled => self.bad_place(node, one).is_none(),
             ReservationState::Active if !one.usage.came => false,
             // People came to both: each ends in its time.
-            ReservationState::Active if self.is_in_use(other) => return None,
+            ReservationState::Active
+                if other.usage.came || self.has_children(other.lease.as_ref()) =>
+            {
+                return None;
+            }
             ReservationState::Active => true,
             ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
                 return None;
@@ -181,14 +185,6 @@ impl Fsm {
         };
         let (first, second) = (first.clone(), second.clone());
         Some(if is_first_kept { (second, first) } else { (first, second) })
-    }
-
-    fn is_in_use(&self, r: &Reservation) -> bool {
-        let runs = self.allocations.on(&r.node).any(|a| {
-            let lease = a.lease.as_ref().and_then(|id| self.leases.get(id));
-            r.lease.is_some() && lease.is_some_and(|lease| lease.parent == r.lease)
-        });
-        r.usage.came || runs
     }
 
     fn supersede(&mut self, turn: &mut Turn<'_>, released: &ReservationId, kept: &ReservationId) {
