@@ -57,6 +57,14 @@ impl By<'_> {
         }
     }
 
+    fn key(&self) -> (u8, &str) {
+        match self {
+            By::Reservation(r) => (0, r.id.as_str()),
+            By::Job(a) => (1, a.id.as_str()),
+            By::Emptying(allocation, _) => (2, allocation.as_str()),
+        }
+    }
+
     pub(crate) fn is_reservation(&self, id: &ReservationId) -> bool {
         matches!(self, By::Reservation(r) if r.id == *id)
     }
@@ -182,7 +190,11 @@ impl<'a> Calendar<'a> {
 
     fn sort(&mut self) {
         for list in self.windows.values_mut() {
-            list.sort_by_key(|busy| (busy.window.starts_at, busy.window.ends_at));
+            // Two may have the same window: one is released but not proven empty. They have one order, however they were found.
+            list.sort_by(|a, b| {
+                let window = |busy: &Busy<'_>| (busy.window.starts_at, busy.window.ends_at);
+                window(a).cmp(&window(b)).then_with(|| a.by.key().cmp(&b.by.key()))
+            });
         }
     }
 
