@@ -77,9 +77,17 @@ impl Fsm {
             self.places_tried_at = self.now;
         }
         let mut pass = Pass { searches: SEARCHES_MAX, tries_again };
+        let mut review = self.places_to_review(tries_again);
+        // All pairs first: the first of a pair may be on a node that this command did not change, and has a bad place of its
+        // own once its stand-in is gone.
         let mut changed = false;
-        for id in self.places_to_review(tries_again) {
-            changed |= self.settle_pair(turn, &id);
+        for id in &review {
+            changed |= self.settle_pair(turn, id);
+        }
+        if changed {
+            review = self.places_to_review(tries_again);
+        }
+        for id in review {
             let step = self.step_of_place(&id, &mut pass);
             changed |= self.take_step(turn, &id, step, &mut pass);
         }

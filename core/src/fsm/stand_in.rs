@@ -255,10 +255,11 @@ impl Fsm {
 
     /// The first of a pair gets no other stand-in in the same silence.
     fn forget_other(&mut self, id: &ReservationId) {
-        let pair = self.reservations.get(id).and_then(|r| r.pair.as_deref());
-        let then = match pair {
-            Some(Pair::HasStandIn(_) | Pair::HadStandIn) => Some(Pair::HadStandIn),
-            Some(Pair::StandsInFor(_)) | None => None,
+        let Some(r) = self.reservations.get(id) else { return };
+        let is_silent = !self.nodes.get(&r.node).is_some_and(is_heard);
+        let then = match r.pair.as_deref() {
+            Some(Pair::HasStandIn(_) | Pair::HadStandIn) if is_silent => Some(Pair::HadStandIn),
+            Some(Pair::HasStandIn(_) | Pair::HadStandIn | Pair::StandsInFor(_)) | None => None,
         };
         self.set_pair(id, then);
     }

@@ -54,7 +54,7 @@ fn admin() -> Actor {
     person("root")
 }
 
-fn drain(w: &mut World, name: &str) {
+pub(super) fn drain(w: &mut World, name: &str) {
     let (node, reason, deadline) = (node(name), "fan".to_owned(), None);
     w.give(admin(), Command::Node(NodeCommand::Drain { node, reason, deadline })).unwrap();
 }

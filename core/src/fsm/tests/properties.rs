@@ -557,8 +557,10 @@ fn time_acts_alike(w: &World, unindexed: &Fsm, number: u64) {
     let later = [0, 1, 45, 600, 20_000][usize::try_from(number % 5).unwrap()];
     let actor = Actor { who: Who::Controller, method: AuthMethod::Internal, serial: None };
     let mut envelope = w.envelope(actor, Command::Cluster(ClusterCommand::AdvanceTime));
-    // Without an index each node counts as changed, and the waiting list is tried on those. At another minute both try all.
-    let later = if w.fsm.waitlist().is_empty() { later } else { later.max(1) };
+    // Without an index each node counts as changed, and what waits is tried on those: the waiting list, and reservations with
+    // a bad place. At another minute both try all.
+    let nothing_waits = w.fsm.waitlist().is_empty() && w.fsm.reservations.to_move().is_empty();
+    let later = if nothing_waits { later } else { later.max(1) };
     envelope.proposed_at = w.now + Millis::minutes(later);
     let (mut quick, mut slow) = (w.fsm.clone(), unindexed.clone());
     let quickly = quick.apply(w.index + 1, &envelope);

@@ -1,6 +1,6 @@
 //! Stand-ins for reservations whose node is silent, and which of the two is kept.
 
-use super::moving::{get, on, silent};
+use super::moving::{drain, get, on, silent};
 use super::windows::{answers, told};
 use super::world::{START, World, agent, bad, job, node, person, plain, res, user};
 use crate::command::{Command, NodeCommand, Report, ReservationChange, ReservationCommand};
@@ -262,6 +262,18 @@ fn what_the_owner_releases_is_the_owners_choice() {
     w.pass(HEARD_MIN);
     assert_eq!(get(&w, "r").state, ReservationState::Cancelled);
     assert_eq!(state(&w, &second), &ReservationState::Scheduled);
+}
+
+#[test]
+fn one_whose_stand_in_is_released_leaves_a_node_that_was_drained_meanwhile() {
+    let (mut w, home, second) = doubled();
+    drain(&mut w, &home);
+    comes_back(&mut w, &home);
+    assert_eq!(on(&w, "r"), home);
+    // The command changes the node of the stand-in alone.
+    let release = ReservationCommand::Release { id: second };
+    w.give(person("ada"), Command::Reservation(release)).unwrap();
+    assert_ne!(get(&w, "r").wanted().node.as_str(), home);
 }
 
 #[test]
