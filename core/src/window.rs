@@ -51,6 +51,9 @@ pub struct HandedOut {
     /// When the agent opened and closed it on its own, by its word.
     pub opened_at: Option<Timestamp>,
     pub closed_at: Option<Timestamp>,
+    /// The reservation had its lease and is over: all that the agent opened is a part of that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leased: bool,
 }
 
 /// One window as the controller sends it to an agent.

@@ -609,7 +609,10 @@ impl Fsm {
         }
         reservation.state = state;
         reservation.reason = reason;
-        reservation.lease = None;
+        let had_lease = reservation.lease.take().is_some();
+        if let Some(given) = reservation.handed_out.as_mut() {
+            given.leased = had_lease;
+        }
         (reservation.next, reservation.risk) = (None, None);
         drop(reservation);
         self.ended_reservations.push_back(id.clone());

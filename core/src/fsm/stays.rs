@@ -85,7 +85,8 @@ impl Fsm {
     /// Of a reservation that its node opened alone and that has no lease: by the node's clock, and never more than was
     /// promised.
     pub(super) fn stay_alone(&self, r: &Reservation, now: Timestamp) -> Option<Stay> {
-        let from = opened_alone(r).filter(|_| r.lease.is_none())?;
+        let leased = r.lease.is_some() || r.handed_out.as_ref().is_some_and(|given| given.leased);
+        let from = opened_alone(r).filter(|_| !leased)?;
         let until = closed_alone(r).map_or(r.window.ends_at, |closed| closed.min(r.window.ends_at));
         let until = until.min(now);
         (from < until).then(|| Stay {

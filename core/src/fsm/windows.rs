@@ -104,6 +104,7 @@ impl Fsm {
             withdrawn: None,
             opened_at: None,
             closed_at: None,
+            leased: false,
         };
         turn.say(Event::WindowHandedOut { reservation: id.clone(), node, revision: turn.epoch });
         if let Some(mut r) = self.reservations.get_mut(id) {
@@ -444,6 +445,7 @@ impl Fsm {
                 withdrawn: no_room.then_some(Withdrawal::Ended),
                 opened_at: None,
                 closed_at: None,
+                leased: false,
             }),
             usage: Usage::default(),
             released_at: None,

@@ -237,6 +237,36 @@ fn a_window_that_its_silent_node_ended_has_the_nodes_time_although_it_was_releas
 }
 
 #[test]
+fn what_a_node_says_after_the_end_of_what_it_opened_is_no_second_stay() {
+    // The lease was for all of it; the node opens it again after a reboot, and says so once its GPUs are empty.
+    for opened in [[Some(20), None], [Some(20), Some(40)]] {
+        let mut w = World::with(&["titan01"]);
+        w.reserve("ada", "r", 2, Millis::ZERO, Millis::minutes(60)).unwrap();
+        let order = told(&w, "titan01", "r").unwrap();
+        w.pass(Millis::minutes(10));
+        w.agents_answer = false;
+        w.pass(Millis::minutes(60));
+        w.release("titan01");
+        assert_eq!(w.fsm.reservation(&res("r")).unwrap().state, ReservationState::Ended);
+        for at in opened.into_iter().flatten() {
+            let at = Some(START + Millis::minutes(at));
+            answers(&mut w, "titan01", &order, [at, Some(START + Millis::minutes(60))]);
+        }
+        assert_eq!(minutes(&the_one(&w)), (0, 70));
+    }
+    // Said while the lease lasted, and again, with another time, when it was over.
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r", 2, Millis::ZERO, Millis::minutes(60)).unwrap();
+    let order = told(&w, "titan01", "r").unwrap();
+    w.pass(Millis::minutes(27));
+    answers(&mut w, "titan01", &order, [Some(START + Millis::minutes(27)), None]);
+    w.pass(Millis::minutes(73));
+    w.release("titan01");
+    answers(&mut w, "titan01", &order, [Some(START + Millis::minutes(50)), None]);
+    assert_eq!(minutes(&the_one(&w)), (0, 100));
+}
+
+#[test]
 fn what_a_fault_destroyed_is_lost_back_to_the_last_checkpoint() {
     let mut w = World::with(&["titan01", "titan02"]);
     let a = w.run("a", training(), "titan01", &[0]);
