@@ -193,6 +193,11 @@ impl Failure {
                     failure.details.push(format!("and {more} more dates"));
                 }
             }
+            Rejection::AboveLimit { why } => {
+                let of_limit = Self::of_rejection((**why).clone(), clock);
+                (failure.message, failure.details) = (of_limit.message, of_limit.details);
+                failure.hint = Some(ASK.to_owned());
+            }
             Rejection::UnknownUsers { .. } => {
                 failure.hint = Some("with --yes it is done all the same".to_owned());
             }
@@ -313,8 +318,12 @@ fn gpus(count: usize) -> String {
     if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
 }
 
+/// What follows where a limit refuses a reservation.
+const ASK: &str = "to ask for approval, add --ask \"what you need it for\"";
+
 fn exit_of_rejection(rejection: &Rejection) -> Exit {
     match rejection {
+        Rejection::AboveLimit { why } => exit_of_rejection(why),
         Rejection::InvalidField { .. }
         | Rejection::UnknownUsers { .. }
         | Rejection::LinesRefused { .. } => Exit::Usage,

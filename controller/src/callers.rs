@@ -143,15 +143,22 @@ impl Callers {
     /// # Errors
     /// Where the name service does not answer.
     pub(crate) async fn admin_names(&self) -> Result<BTreeSet<UserName>, Status> {
-        let group = self.admins().group.clone();
-        let members = ask_names(move || {
-            let group = group_by_name(&group);
-            let group = group.map_err(|e| Status::unavailable(format!("look up admins: {e}")))?;
-            Ok(group.map(|group| group.mem).unwrap_or_default())
-        });
         let mut names = self.named_admins();
-        names.extend(members.await?.iter().filter_map(|member| UserName::parse(member).ok()));
+        names.extend(members_of(vec![self.admins().group.clone()]).await?);
         Ok(names)
+    }
+
+    /// All who may approve reservations above a limit and can be named; the admins where nobody else may.
+    ///
+    /// # Errors
+    /// Where the name service does not answer.
+    pub(crate) async fn approver_names(&self) -> Result<BTreeSet<UserName>, Status> {
+        let approvers = self.raft.read(|fsm| fsm.approvers().clone());
+        if approvers.is_empty() {
+            return self.admin_names().await;
+        }
+        let groups = approvers.groups.iter().map(ToString::to_string).collect();
+        Ok(approvers.members.into_iter().chain(members_of(groups).await?).collect())
     }
 
     /// The admins of the configuration.
@@ -352,6 +359,20 @@ pub(crate) async fn is_group(group: &GroupName) -> Result<bool, Status> {
         group_by_name(&name).map_err(|e| Status::unavailable(format!("look up a group: {e}")))
     });
     Ok(found.await?.is_some())
+}
+
+/// The members of these groups, by this machine's name service. Groups that it does not know have none.
+async fn members_of(groups: Vec<String>) -> Result<BTreeSet<UserName>, Status> {
+    let members = ask_names(move || {
+        let mut members = Vec::new();
+        for group in groups {
+            let found = group_by_name(&group);
+            let found = found.map_err(|e| Status::unavailable(format!("look up {group}: {e}")))?;
+            members.extend(found.map(|group| group.mem).unwrap_or_default());
+        }
+        Ok(members)
+    });
+    Ok(members.await?.iter().filter_map(|member| UserName::parse(member).ok()).collect())
 }
 
 /// Asks this machine's name service off the runtime's threads, and waits [`LOOKUP_TIMEOUT`] at most.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::AccessEvent;
 use crate::allocation::AttemptEnd;
+use crate::approval::ApprovalEvent;
 use crate::authority::AuthorityEvent;
 use crate::checkpoint::{CheckpointNote, Content, Presence, RecordedFacts};
 use crate::ending::{EndPolicy, GpuHolder, HolderStep, ReservationRules};
@@ -663,5 +664,6 @@ pub enum Event {
     Idle(IdleEvent),
     /// Boxed: it may name GPUs.
     Risk(Box<RiskEvent>),
+    Approval(Box<ApprovalEvent>),
     Notice(NoticeEvent),
 }

@@ -8,6 +8,7 @@
 pub mod access;
 pub mod actor;
 pub mod allocation;
+pub mod approval;
 pub mod audit;
 pub mod authority;
 pub mod backup;

@@ -120,6 +120,9 @@ pub enum Rejection {
     RequestForgotten { made_at_ms: u64 },
     #[error("{what}: at most {limit}")]
     LimitReached { what: String, limit: u64 },
+    /// A limit of the owner's groups or project refuses it. Somebody may approve it all the same.
+    #[error("{why}")]
+    AboveLimit { why: Box<Rejection> },
     #[error("{what} is not as the plan assumed: {why}")]
     PlanStale { what: String, why: String },
     #[error("node {node} is another machine than the one that joined under this name: {why}")]
@@ -197,6 +200,7 @@ impl Rejection {
             Rejection::RequestTooOld { .. } => "request_too_old",
             Rejection::RequestForgotten { .. } => "request_forgotten",
             Rejection::LimitReached { .. } => "limit_reached",
+            Rejection::AboveLimit { .. } => "above_limit",
             Rejection::PlanStale { .. } => "plan_stale",
             Rejection::NodeIdentity { .. } => "node_identity",
             Rejection::MachineIdTaken { .. } => "machine_id_taken",
@@ -236,6 +240,10 @@ impl Rejection {
             true => Ok(()),
             false => Err(Rejection::InUse { what, by }),
         }
+    }
+
+    pub(crate) fn above_limit(self) -> Self {
+        Rejection::AboveLimit { why: Box::new(self) }
     }
 
     pub fn not_found(kind: &str, id: impl ToString) -> Self {

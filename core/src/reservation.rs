@@ -132,6 +132,13 @@ pub enum WaitOverWhy {
     Refused {
         why: String,
     },
+    /// It passes a limit, and somebody who may approve it said no.
+    Denied {
+        by: String,
+        why: String,
+    },
+    /// It passes a limit, and nobody had approved it by its latest start.
+    NotApproved,
 }
 
 /// What the reservations of a series share. Each one carries it, so that a series is there as long as one of them is.

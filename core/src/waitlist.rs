@@ -2,12 +2,14 @@
 //!
 //! A reservation on the list either has no place yet, or has one that begins later than its owner could use it. Both are
 //! served by `fsm/waitlist.rs` whenever something comes free: the first gets a place, the second one that begins earlier.
+//! A third kind passes a limit: it waits until somebody approves it, and is served from then on.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
 use crate::actor::Actor;
+use crate::approval::Approval;
 use crate::command::CreateReservation;
 use crate::id::ReservationId;
 use crate::name::UserName;
@@ -38,9 +40,22 @@ pub struct Waiter {
     /// The start of the place that it has by now. A reservation that begins at another time was moved by somebody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed: Option<Timestamp>,
+    /// It passes a limit: somebody has to approve it before it is served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Box<Approval>>,
 }
 
 impl Waiter {
+    /// It waits for approval. Until then it is not served, and holds nothing.
+    pub fn asks(&self) -> bool {
+        self.approval.as_ref().is_some_and(|approval| approval.given_by.is_none())
+    }
+
+    /// Whose limits count: nobody's for one that was approved.
+    pub(crate) fn limited_as(&self) -> Option<&Actor> {
+        self.approval.is_none().then_some(&self.by)
+    }
+
     pub fn length(&self) -> Millis {
         self.wish.window.ends_at.since(self.wish.window.starts_at)
     }
@@ -90,9 +105,14 @@ impl Waitlist {
         self.waiters.iter().map(|(order, waiter)| (*order, waiter))
     }
 
-    /// Those that have no place yet.
+    /// Those that have no place yet, also those that wait for approval.
     pub fn without_place(&self) -> impl Iterator<Item = &Waiter> {
         self.waiters.values().filter(|waiter| waiter.placed.is_none())
+    }
+
+    /// Whether nobody is served, because nobody is on the list or all of them wait for approval.
+    fn serves_nobody(&self) -> bool {
+        self.waiters.values().all(Waiter::asks)
     }
 
     /// Those that left the list without a place, as far as they are kept; the oldest first.
@@ -113,9 +133,10 @@ impl Waitlist {
         self.over.iter().find(|over| over.waiter.wish.id == *id)
     }
 
-    /// Its place in the list, from 1.
+    /// Its place in the list, from 1. One that waits for approval has none.
     pub fn place(&self, id: &ReservationId) -> Option<usize> {
-        self.waiters.values().position(|waiter| waiter.wish.id == *id).map(|at| at + 1)
+        let mut served = self.waiters.values().filter(|waiter| !waiter.asks());
+        served.position(|waiter| waiter.wish.id == *id).map(|at| at + 1)
     }
 
     /// When the first of them has waited for too long.
@@ -133,7 +154,7 @@ impl Waitlist {
 
     /// Whether all are to be tried on all nodes: once a minute.
     pub(crate) fn is_due(&self, now: Timestamp) -> bool {
-        !self.is_empty() && minute(self.tried_at) != minute(now)
+        !self.serves_nobody() && minute(self.tried_at) != minute(now)
     }
 
     /// When time alone changes something: the next try on all nodes, or the end of a wait.
@@ -142,7 +163,7 @@ impl Waitlist {
             true => now,
             false => Timestamp((minute(now) + 1) * TRIED_EVERY.0),
         };
-        (!self.is_empty()).then_some(next).into_iter().chain(self.first_over()).min()
+        (!self.serves_nobody()).then_some(next).into_iter().chain(self.first_over()).min()
     }
 
     pub(crate) fn was_tried(&mut self, now: Timestamp) {
@@ -150,10 +171,20 @@ impl Waitlist {
     }
 
     pub(crate) fn add(&mut self, order: u64, waiter: Waiter, now: Timestamp) {
-        if self.is_empty() {
+        if self.serves_nobody() {
             self.tried_at = now;
         }
         self.waiters.insert(order, waiter);
+    }
+
+    /// It is served from now on.
+    pub(crate) fn approve(&mut self, order: u64, by: String, now: Timestamp) {
+        if self.serves_nobody() {
+            self.tried_at = now;
+        }
+        if let Some(approval) = self.waiters.get_mut(&order).and_then(|w| w.approval.as_mut()) {
+            approval.given_by = Some(by);
+        }
     }
 
     pub(crate) fn set_placed(&mut self, order: u64, start: Timestamp) {

@@ -266,7 +266,40 @@ fn reservations(typist: &Typist<'_>) -> Result<()> {
     typist.run("fleet release res-9d2fwm")?;
     series(typist)?;
     several_nodes(typist)?;
-    waiting(typist)
+    waiting(typist)?;
+    approval(typist)
+}
+
+/// The one who types is an admin and passes no limit, so somebody else asks.
+fn approval(typist: &Typist<'_>) -> Result<()> {
+    let lab = typist.lab;
+    lab.output(&["reservation", "limits", "*", "--gpus", "1"])?;
+    let asked = || {
+        let ask = ["reserve", "-G", "2", "-t", "1h", "--from", "+30h", "-d", "--ask", "x"];
+        Ok::<_, anyhow::Error>(lab.run_as_nobody(&ask)?.ok()?.trim().to_owned())
+    };
+    let (first, second) = (asked()?, asked()?);
+    typist.call("-G v100:8", "-G v100:2");
+    typist.call("--add-member prof", "--add-member nobody");
+    typist.call("release res-7qm2hx", &format!("release {first} --yes"));
+    typist.call("deny res-7qm2hx", &format!("deny {second}"));
+    typist.call("res-7qm2hx", &first);
+    typist.all(&[
+        "fleet reservation approvers --add-member prof --add-group staff",
+        "fleet reservation show res-7qm2hx",
+        "fleet reservation approve res-7qm2hx",
+        "fleet reservation deny res-7qm2hx --reason \"8 GPUs are too many before the deadline\"",
+        "fleet release res-7qm2hx",
+    ])?;
+    lab.output(&["reservation", "limits", "*", "--remove"])?;
+    for line in [
+        "fleet reserve -G v100:8 -t 10d --ask \"the deadline on December 1\"",
+        "fleet reserve -G v100:8 -t 2d --from \"mon 09:00\" --ask \"the deadline on December 1\" --detach",
+    ] {
+        let made = typist.run(line)?;
+        lab.output(&["release", "--yes", made.stdout.trim()])?;
+    }
+    Ok(())
 }
 
 fn several_nodes(typist: &Typist<'_>) -> Result<()> {

@@ -27,6 +27,7 @@ fn windows_and_their_ends() -> Result<()> {
     steps.step("it leaves a drained node before it begins, unless it names it", || drained(&lab));
     steps.step("others cannot touch it", || others(&lab));
     steps.step("members of a group with limits are held to them", || limits(&lab));
+    steps.step("above a limit somebody approves", || approval(&lab));
     steps.step("a spreadsheet is taken over whole, or not at all", || spreadsheet(&lab));
     steps.step("a series is reserved whole, or not at all, and released in parts", || series(&lab));
     steps.step("GPUs of several nodes are reserved together, or none", || several_nodes(&lab));
@@ -447,6 +448,47 @@ fn limits(lab: &Lab) -> Result<()> {
     let near = lab.run_as_nobody(&near)?.ok()?.trim().to_owned();
     lab.run_as_nobody(&["release", &near])?.ok()?;
     lab.output(&["reservation", "limits", "nogroup", "--remove"])?;
+    lab.gpus_free(4, SOON)
+}
+
+fn approval(lab: &Lab) -> Result<()> {
+    lab.output(&["reservation", "limits", "*", "--gpus", "1"])?;
+    let reserve = |more: &[&str]| {
+        lab.run_as_nobody(&[&["reserve", "-G", "2", "-t", "1h", "-d"], more].concat())
+    };
+    let shown = |id: &str| lab.json(&["reservation", "show", id]);
+    lab.run_as_nobody(&["reserve", "-G", "2", "-t", "1h"])?
+        .fails(2, &["at most 1 at once", "to ask for approval, add --ask"])?;
+    reserve(&["--ask", " "])?.fails(2, &["reason"])?;
+    let asked = reserve(&["--ask", "the deadline", "--from", "+1h"])?;
+    ensure!(asked.stderr.contains("waits for approval") && asked.stderr.contains("holds nothing"));
+    let id = asked.ok()?.trim().to_owned();
+    let request = shown(&id)?;
+    let effect = &request["approval"]["effect"];
+    ensure!(request["state"] == "requested" && request["approval"]["reason"] == "the deadline");
+    ensure!(effect["gpus_like_it"] == 4 && effect["left_free"] == 2, "{request}");
+    ensure!(effect["place"]["gpus"].as_array().is_some_and(|gpus| gpus.len() == 2), "{request}");
+    let approve = ["reservation", "approve", &id];
+    lab.run_as_nobody(&approve)?.fails(4, &["another one of the approvers"])?;
+    // Nor once they are one of them.
+    lab.output(&["reservation", "approvers", "--add-member", "nobody"])?;
+    lab.run_as_nobody(&approve)?.fails(4, &["another one of the approvers"])?;
+    lab.output(&approve)?;
+    ensure!(shown(&id)?["state"] == "scheduled", "{}", shown(&id)?);
+    lab.run(&approve)?.fails(5, &["needs no approval"])?;
+    let second = reserve(&["--ask", "more", "--from", "+1h"])?.ok()?.trim().to_owned();
+    lab.run(&["reservation", "deny", &second, "--reason", ""])?.fails(2, &["reason"])?;
+    lab.output(&["reservation", "deny", &second, "--reason", "one is enough"])?;
+    let denied = shown(&second)?;
+    let reason = "denied by root: one is enough";
+    ensure!(denied["state"] == "cancelled" && denied["reason"] == reason, "{denied}");
+    lab.run(&["reservation", "approve", &second])?.fails(5, &["already over"])?;
+    let story = lab.output(&["why", &id])?;
+    let told = ["asks for 2 GPUs for 1h, above a limit", "approved by root"];
+    ensure!(told.iter().all(|text| story.contains(text)), "{story}");
+    lab.run_as_nobody(&["release", &id])?.ok()?;
+    lab.output(&["reservation", "approvers", "--remove-member", "nobody"])?;
+    lab.output(&["reservation", "limits", "*", "--remove"])?;
     lab.gpus_free(4, SOON)
 }
 

@@ -82,7 +82,8 @@ pub(crate) use project::{
     ProjectSetArgs, ProjectShowArgs, ProjectVerb, ShareArgs,
 };
 pub(crate) use reservation::{
-    Adopted, AtEnd, CalendarArgs, CalendarShowArgs, ExtendArgs, ReleaseArgs, ReservationArgs,
+    Adopted, AtEnd, CalendarArgs, CalendarShowArgs, ExtendArgs, ReleaseArgs,
+    ReservationApproveArgs, ReservationApproversArgs, ReservationArgs, ReservationDenyArgs,
     ReservationExportArgs, ReservationImportArgs, ReservationLimitsArgs, ReservationListArgs,
     ReservationRulesArgs, ReservationSetArgs, ReservationShowArgs, ReservationVerb, ReserveArgs,
     SshArgs, WishArgs,

@@ -77,8 +77,10 @@ impl AtEnd {
     fleet reserve --gpu titan01:3 --until 18:00\n  \
     fleet reserve -N 2 -G v100:8 -t 4h\n  \
     fleet reserve -G 2 -t 4h --wait 12h --detach\n  \
+    fleet reserve -G v100:8 -t 10d --ask \"the deadline on December 1\"\n  \
     fleet reserve --adopt all -t 2d\n  \
     fleet reserve -G 2 --from \"mon 10:00\" -t 2h --every weekly --times 12")]
+#[command(group = clap::ArgGroup::new("waits").multiple(true).args(["wait", "ask"]))]
 pub(crate) struct ReserveArgs {
     #[command(flatten)]
     pub(crate) wish: WishArgs,
@@ -108,9 +110,13 @@ pub(crate) struct ReserveArgs {
     /// command ends; `fleet release` takes it off
     #[arg(long, value_name = "LENGTH", conflicts_with = "until")]
     pub(crate) wait: Option<String>,
-    /// With --wait: return at once
-    #[arg(short, long, requires = "wait")]
+    /// With --wait or --ask: return at once
+    #[arg(short, long, requires = "waits")]
     pub(crate) detach: bool,
+    /// Ask for approval if a limit refuses it, and say what you need it for. Without --from and --wait it may
+    /// start within 7 days
+    #[arg(long, value_name = "REASON", conflicts_with_all = ["adopt", "nodes", "every", "dry_run"])]
+    pub(crate) ask: Option<String>,
     /// Only show which GPUs you would get, or when they become available
     #[arg(long, conflicts_with = "wait")]
     pub(crate) dry_run: bool,
@@ -212,6 +218,67 @@ pub(crate) enum ReservationVerb {
     Rules(ReservationRulesArgs),
     /// Show how much people may reserve, or change it for a Unix group (admins only)
     Limits(ReservationLimitsArgs),
+    /// Approve reservations above a limit (approvers only)
+    Approve(ReservationApproveArgs),
+    /// Deny a reservation above a limit (approvers only)
+    Deny(ReservationDenyArgs),
+    /// Show who may approve, or change it (admins only)
+    Approvers(ReservationApproversArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "`fleet reservation show` says what it is for and what follows. If no GPUs are free by then, it waits for \
+    them on the waiting list. Nobody approves their own.\n\n\
+    Examples:\n  \
+    fleet reservation approve res-k3v9"
+)]
+pub(crate) struct ReservationApproveArgs {
+    /// The reservations
+    #[arg(required = true, value_name = "RESERVATION")]
+    pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    fleet reservation deny res-k3v9 --reason \"too many before the deadline\"")]
+pub(crate) struct ReservationDenyArgs {
+    /// The reservation
+    #[arg(value_name = "RESERVATION")]
+    pub(crate) id: String,
+    /// Why, for its owner; at most 512 bytes
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Admins may always approve. `fleet reserve --ask` asks for approval.\n\n\
+    Examples:\n  \
+    fleet reservation approvers\n  \
+    fleet reservation approvers --add-member prof --add-group staff")]
+#[command(group = clap::ArgGroup::new("what").multiple(true)
+    .args(["add_members", "remove_members", "add_groups", "remove_groups"]))]
+pub(crate) struct ReservationApproversArgs {
+    /// A user who may approve from now on; can be given several times
+    #[arg(long = "add-member", value_name = "USER")]
+    pub(crate) add_members: Vec<String>,
+    /// A user who may no longer approve
+    #[arg(long = "remove-member", value_name = "USER")]
+    pub(crate) remove_members: Vec<String>,
+    /// A Unix group of the controllers' machines whose members may approve from now on
+    #[arg(long = "add-group", value_name = "GROUP")]
+    pub(crate) add_groups: Vec<String>,
+    /// A Unix group whose members may no longer approve
+    #[arg(long = "remove-group", value_name = "GROUP")]
+    pub(crate) remove_groups: Vec<String>,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

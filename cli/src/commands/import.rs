@@ -292,6 +292,7 @@ fn request(line: &SheetLine, gpus: GpuWish) -> CreateReservationRequest {
         new_users: false,
         dry_run: false,
         wait_ms: 0,
+        ask_reason: String::new(),
     }
 }
 

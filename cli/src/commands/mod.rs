@@ -3,6 +3,7 @@
 //! [`Context`] is what they share. A command never prints a result before all of it is there, so
 //! that a failure leaves no half output; streams (`logs`, `run`, `audit export`) are the exception.
 
+mod approval;
 mod attach;
 mod audit;
 mod authority;
@@ -344,6 +345,9 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(ReservationVerb::Export(args)) => reservation::export(context, &args).await,
             Some(ReservationVerb::Rules(args)) => reservation::rules(context, &args).await,
             Some(ReservationVerb::Limits(args)) => limits::run(context, &args).await,
+            Some(ReservationVerb::Approve(args)) => approval::approve(context, &args).await,
+            Some(ReservationVerb::Deny(args)) => approval::deny(context, &args).await,
+            Some(ReservationVerb::Approvers(args)) => approval::approvers(context, &args).await,
         },
         Verb::Image(args) => match args.verb {
             None => image::list(context, &args.list).await,

@@ -18,6 +18,9 @@ use crate::times::{Clock, Edge, When, across_a_change, typed_length};
 /// How long a reservation is when nothing is said.
 pub(super) const LENGTH_DEFAULT_MS: u64 = 8 * 3_600_000;
 
+/// How long one that is to start at once may wait for approval when nothing is said.
+const APPROVED_WITHIN_MS: u64 = 7 * 86_400_000;
+
 pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, Failure> {
     if args.wish.gpus.is_none() && args.wish.gpu.is_empty() && args.adopt.is_empty() {
         return Err(Failure::usage("-G", "missing: how many GPUs?").hint("like -G 2 or -G v100:2"));
@@ -36,7 +39,16 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     }
     let adopts = adoption(args)?;
     let window = Window::read(context, args)?;
-    let wait_ms = context.length_of("--wait", args.wait.as_ref())?.unwrap_or(0);
+    let wait_ms = match context.length_of("--wait", args.wait.as_ref())? {
+        Some(wait_ms) => wait_ms,
+        None if args.ask.is_some() && args.from.is_none() && args.until.is_some() => {
+            return Err(Failure::usage("--until", "--ask needs a start or a length")
+                .hint("say --from too, or a length with -t"));
+        }
+        // Nobody approves it in the same second.
+        None if args.ask.is_some() && args.from.is_none() => APPROVED_WITHIN_MS,
+        None => 0,
+    };
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let gpus = match &adopts {
         None => Gpus::Wished(gpu::wish(&client, &args.wish).await?),
@@ -57,14 +69,16 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
             Err(failure) => return Err(with_command(failure, args, &window, context)),
         }
     };
+    let asks = made.state.is(ReservationShown::Requested);
     let reservation = match wait_ms {
-        0 => made,
+        0 if !asks => made,
         _ => {
             let watched = (window.from.unix_ms(), args.detach);
             waitlist::wait(context, &client, made, watched).await?
         }
     };
-    if reservation.state.is(ReservationShown::Waiting) {
+    let waits = [ReservationShown::Waiting, ReservationShown::Requested];
+    if waits.into_iter().any(|state| reservation.state.is(state)) {
         print(&printer.changed(&[reservation], |r| &r.id)?)?;
         return Ok(Exit::Done);
     }
@@ -205,6 +219,7 @@ async fn create(
         new_users,
         dry_run: args.dry_run,
         wait_ms,
+        ask_reason: args.ask.clone().unwrap_or_default(),
     };
     let answer = client.call(request, async |api, r| api.create_reservation(r).await).await?;
     Ok(Reservation::from(answer))

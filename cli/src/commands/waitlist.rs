@@ -1,4 +1,4 @@
-//! What `reserve --wait` says while a reservation is on the waiting list.
+//! What `reserve --wait` says while a reservation is on the waiting list, and `reserve --ask` while it waits for approval.
 //!
 //! The list is the controllers': this command only watches it, and nothing is lost when it ends.
 
@@ -29,7 +29,8 @@ pub(super) async fn wait(
 ) -> Result<Reservation, Failure> {
     let (mut now, mut said) = (made, String::new());
     loop {
-        if now.waiting_place.is_none() && is_settled(&now, from_ms) {
+        let asks = now.state.is(ReservationShown::Requested);
+        if !asks && now.waiting_place.is_none() && is_settled(&now, from_ms) {
             return ended_well(now);
         }
         let standing = standing(&now, &context.clock);
@@ -67,6 +68,14 @@ fn is_settled(reservation: &Reservation, from_ms: u64) -> bool {
 
 fn standing(now: &Reservation, clock: &Clock) -> String {
     let (id, gpus) = (&now.id, now.gpus_shown());
+    if now.state.is(ReservationShown::Requested) {
+        let above = now.approval.as_ref().map(|approval| approval.above.as_str());
+        let latest = now.latest_start.map(|at| clock.day_and_minute(at.0)).unwrap_or_default();
+        return format!(
+            "{id} waits for approval, for {gpus}; it holds nothing, and starts by {latest} or not at all. Above a limit: {}",
+            above.unwrap_or_default()
+        );
+    }
     if now.state.is(ReservationShown::Waiting) {
         return format!("{id} waits for {gpus}: {}", waits_shown(now, clock));
     }

@@ -10,6 +10,7 @@ pub(super) fn as_typed(field: &str) -> String {
         "ends_at" | "window.ends_at" => "the end",
         "length_ms" | "time_limit" => "--time",
         "latest_start" | "wait_ms" => "--wait",
+        "ask_reason" => "--ask",
         "owner" => "the user",
         "gpus" | "gpus.count" | "gpus.model" => "-G",
         "gpus.uuids" => "--gpu",

@@ -34,7 +34,10 @@ impl Imported {
                 | ReservationShown::Cancelling,
             ) => true,
             Some(
-                ReservationShown::Waiting | ReservationShown::Scheduled | ReservationShown::Active,
+                ReservationShown::Requested
+                | ReservationShown::Waiting
+                | ReservationShown::Scheduled
+                | ReservationShown::Active,
             )
             | None => false,
         };

@@ -1,6 +1,6 @@
 //! Shows how much people may reserve, by group.
 
-use fleet_proto::json::limits::ReservationLimits;
+use fleet_proto::json::limits::{Approvers, ReservationLimits};
 
 use super::{Column, Row};
 use crate::times::{Clock, length};
@@ -33,5 +33,23 @@ impl Row for ReservationLimits {
             ("Time", shown(self.length_ms)),
             ("Ahead", shown(self.ahead_ms)),
         ]
+    }
+}
+
+/// `ada, bob`; `none`.
+fn names(all: &[String]) -> String {
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+}
+
+impl Row for Approvers {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            Column::new("MEMBERS", |approvers: &Self, _| names(&approvers.members)),
+            Column::new("GROUPS", |approvers: &Self, _| names(&approvers.groups)),
+        ]
+    }
+
+    fn lines(&self, _clock: &Clock) -> Vec<(&'static str, String)> {
+        vec![("Members", names(&self.members)), ("Groups", names(&self.groups))]
     }
 }

@@ -1,5 +1,6 @@
 //! Shows reservations, and the rules by which they end.
 
+use fleet_core::view::ReservationShown;
 use fleet_proto::json::reservation::{Reservation, ReservationPlace, ReservationRules};
 use fleet_proto::json::values::Time;
 
@@ -38,7 +39,12 @@ fn reason(reservation: &Reservation, clock: &Clock) -> String {
     let waits = reservation.next.as_ref().and(reservation.unconfirmed.as_ref());
     let reason = reservation.reason.as_ref().or(waits).cloned();
     let listed = || reservation.waiting_place.map(|_| waits_shown(reservation, clock));
-    reason.or_else(listed).unwrap_or_default()
+    let asks = reservation.state.is(ReservationShown::Requested);
+    match reason.or_else(listed) {
+        Some(reason) => reason,
+        None if asks => asks_shown(reservation, clock),
+        None => String::new(),
+    }
 }
 
 /// `place 2 on the waiting list, starts by 18:00`; of one that has a place, how much earlier it may start.
@@ -54,6 +60,25 @@ pub(crate) fn waits_shown(reservation: &Reservation, clock: &Clock) -> String {
             format!("place {place} on the waiting list, starts earlier if it can")
         }
     }
+}
+
+/// What somebody who decides about it reads: `titan01:0-7 (v100) from … until …, then 4 of 16 such GPUs stay free`.
+fn if_approved(reservation: &Reservation, clock: &Clock) -> Option<String> {
+    let effect = reservation.approval.as_ref()?.effect.as_ref()?;
+    let (place, waits) = (effect.place.as_ref(), effect.waits_for.as_ref());
+    let place = place.map(|place| place_shown(place, clock));
+    let place = place.or_else(|| waits.map(|why| format!("it waits: {why}"))).unwrap_or_default();
+    let free = format!("{} of {} GPUs like it stay free", effect.left_free, effect.gpus_like_it);
+    Some(match effect.owner_has {
+        0 => format!("{place}; {free} then"),
+        has => format!("{place}; {free} then, and {} has {has} more", reservation.owner),
+    })
+}
+
+/// `waits for approval, starts by 18:00 or not at all`.
+pub(crate) fn asks_shown(reservation: &Reservation, clock: &Clock) -> String {
+    let latest = or_dash(reservation.latest_start.map(|at| clock.day_and_minute(at.0)));
+    format!("waits for approval, starts by {latest} or not at all")
 }
 
 /// `active`; `idle 2h` of an active one whose GPUs compute nothing.
@@ -110,12 +135,17 @@ impl Row for Reservation {
             ("From", or_dash(self.starts_at.map(|at| clock.second(at.0)))),
             ("Until", or_dash(self.ends_at.map(|at| clock.second(at.0)))),
         ];
+        let approval = self.approval.as_ref();
         let optional = [
             ("With", shared(self)),
             ("Import", self.import.clone()),
             ("Series", self.series.as_ref().map(|series| in_series(series, self))),
             ("At end", self.at_end.clone()),
             ("Note", self.note.clone()),
+            ("Asks for", approval.map(|approval| approval.reason.clone())),
+            ("Above", approval.map(|approval| approval.above.clone())),
+            ("Approved by", approval.and_then(|approval| approval.given_by.clone())),
+            ("If approved", if_approved(self, clock)),
             ("Reason", self.reason.clone()),
             ("Waiting", self.waiting_place.map(|_| waits_shown(self, clock))),
             ("Idle", idle(self, clock)),

@@ -203,7 +203,8 @@ fn each_process_has_a_line_and_those_without_a_lease_come_first() {
 
 #[test]
 fn reservations_are_printed_as_agreed() {
-    let all = [samples::reservation(), samples::waiting_reservation()];
+    let all =
+        [samples::reservation(), samples::waiting_reservation(), samples::requested_reservation()];
     check("reservations", &all.map(Reservation::from));
 }
 

@@ -79,7 +79,8 @@ impl From<ReservationShown> for Tone {
         match state {
             ReservationShown::Active => Tone::Good,
             ReservationShown::Cancelling | ReservationShown::Ending => Tone::Passing,
-            ReservationShown::Waiting
+            ReservationShown::Requested
+            | ReservationShown::Waiting
             | ReservationShown::Scheduled
             | ReservationShown::Ended
             | ReservationShown::Cancelled => Tone::Plain,

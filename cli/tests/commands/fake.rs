@@ -502,6 +502,10 @@ impl Fleet for Service {
         set_reservation_rules(SetReservationRulesRequest) -> ReservationRules;
         list_reservation_limits(ListReservationLimitsRequest) -> ListReservationLimitsResponse;
         set_reservation_limits(SetReservationLimitsRequest) -> ReservationLimits;
+        approve_reservation(ApproveReservationRequest) -> Reservation;
+        deny_reservation(DenyReservationRequest) -> Reservation;
+        get_approvers(GetApproversRequest) -> Approvers;
+        set_approvers(SetApproversRequest) -> Approvers;
         list_projects(ListProjectsRequest) -> ListProjectsResponse;
         set_project(SetProjectRequest) -> ListProjectsResponse;
         list_classes(ListClassesRequest) -> ListClassesResponse;

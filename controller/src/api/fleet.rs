@@ -3,10 +3,8 @@
 use std::pin::Pin;
 
 use fleet_core::authority::Stage;
-use fleet_core::calendar::same_model;
 use fleet_core::command::{ClusterCommand, Command, NodeCommand, RebootCommand};
 use fleet_core::health::begins_nothing;
-use fleet_core::name::NodeName;
 use fleet_core::node::Node;
 use fleet_core::time::{Millis, Timestamp};
 use fleet_core::view;
@@ -21,7 +19,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Context, resolve, unheard, views};
+use super::{Context, unheard, views};
 use crate::clock::Standing;
 use crate::raft::Fitness;
 use crate::self_check::judged;
@@ -83,12 +81,7 @@ impl Fleet for FleetService {
     ) -> Reply<v1::ListNodesResponse> {
         self.0.callers.user(&request).await?;
         let fresh = self.0.newest_unless_stale(&request).await?;
-        let filter = request.into_inner().names;
-        let items = self.0.raft.read(|fsm| {
-            let wanted = fsm.nodes().values().filter(|n| among(&filter, n.name.as_str()));
-            wanted.map(|n| views::node(fsm, &self.0.sessions, n)).collect()
-        });
-        Ok(answer(v1::ListNodesResponse { items }, fresh))
+        Ok(answer(self.0.nodes_of(&request.into_inner()), fresh))
     }
 
     async fn list_gpus(
@@ -97,19 +90,7 @@ impl Fleet for FleetService {
     ) -> Reply<v1::ListGpusResponse> {
         self.0.callers.user(&request).await?;
         let fresh = self.0.newest_unless_stale(&request).await?;
-        let filter = request.into_inner();
-        let items = self.0.raft.read(|fsm| {
-            fsm.nodes()
-                .keys()
-                .flat_map(|node| fsm.gpus_of(node))
-                .filter(|g| among(&filter.uuids, g.uuid.as_str()))
-                .filter(|g| filter.node.is_empty() || g.node.as_str() == filter.node)
-                .filter(|g| filter.model.is_empty() || same_model(&filter.model, &g.model))
-                .filter(|g| !filter.free || views::is_free(fsm, g))
-                .map(|g| views::gpu(fsm, &self.0.sessions, g))
-                .collect()
-        });
-        Ok(answer(v1::ListGpusResponse { items }, fresh))
+        Ok(answer(self.0.gpus_of(&request.into_inner()), fresh))
     }
 
     async fn get_reservation_rules(
@@ -160,6 +141,36 @@ impl Fleet for FleetService {
         request: Request<v1::SetReservationLimitsRequest>,
     ) -> Reply<v1::ReservationLimits> {
         Ok(Response::new(self.0.set_reservation_limits(request).await?))
+    }
+
+    async fn approve_reservation(
+        &self,
+        request: Request<v1::ApproveReservationRequest>,
+    ) -> Reply<v1::Reservation> {
+        Ok(Response::new(self.0.approve_reservation(request).await?))
+    }
+
+    async fn deny_reservation(
+        &self,
+        request: Request<v1::DenyReservationRequest>,
+    ) -> Reply<v1::Reservation> {
+        Ok(Response::new(self.0.deny_reservation(request).await?))
+    }
+
+    async fn get_approvers(
+        &self,
+        request: Request<v1::GetApproversRequest>,
+    ) -> Reply<v1::Approvers> {
+        self.0.callers.user(&request).await?;
+        let fresh = self.0.newest_unless_stale(&request).await?;
+        Ok(answer(self.0.approvers(), fresh))
+    }
+
+    async fn set_approvers(
+        &self,
+        request: Request<v1::SetApproversRequest>,
+    ) -> Reply<v1::Approvers> {
+        Ok(Response::new(self.0.set_approvers(request).await?))
     }
 
     async fn list_projects(
@@ -230,18 +241,7 @@ impl Fleet for FleetService {
     async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Reply<v1::ResolveResponse> {
         let caller = self.0.callers.user(&request).await?;
         self.0.newest().await?;
-        let asked = request.into_inner();
-        let mut items =
-            self.0.raft.read(|fsm| resolve::resolve(fsm, &caller, &asked.text, &asked.kind));
-        // A node that was removed still has its story; commands mean what is in the fleet.
-        if items.is_empty()
-            && asked.kind.is_empty()
-            && let Ok(node) = NodeName::parse(&asked.text)
-            && self.0.removal(&node).await?.is_some()
-        {
-            items.push(resolve::removed_node(&node));
-        }
-        Ok(Response::new(v1::ResolveResponse { items }))
+        Ok(Response::new(self.0.resolve(&caller, &request.into_inner()).await?))
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Reply<v1::Explanation> {

@@ -139,6 +139,9 @@ impl Context {
                 id = self.new_reservation_id()?;
             }
             let read = match &request.adopts {
+                None if !request.ask_reason.is_empty() => {
+                    Err(Rejection::field("ask_reason", "not in an import"))
+                }
                 None if request.wait_ms != 0 => {
                     Err(Rejection::field("wait_ms", "not in an import"))
                 }

@@ -1,5 +1,6 @@
-//! Lists: the reservations and jobs that a request means, as they are shown.
+//! Lists: the nodes, GPUs, reservations and jobs that a request means, as they are shown.
 
+use fleet_core::calendar::same_model;
 use fleet_core::view::reservation::Listed;
 use fleet_proto::v1;
 
@@ -8,6 +9,31 @@ use super::{Context, views};
 use crate::callers::Caller;
 
 impl Context {
+    /// By their names.
+    pub(super) fn nodes_of(&self, filter: &v1::ListNodesRequest) -> v1::ListNodesResponse {
+        let items = self.raft.read(|fsm| {
+            let wanted = fsm.nodes().values().filter(|n| among(&filter.names, n.name.as_str()));
+            wanted.map(|n| views::node(fsm, &self.sessions, n)).collect()
+        });
+        v1::ListNodesResponse { items }
+    }
+
+    /// By their nodes and slots.
+    pub(super) fn gpus_of(&self, filter: &v1::ListGpusRequest) -> v1::ListGpusResponse {
+        let items = self.raft.read(|fsm| {
+            fsm.nodes()
+                .keys()
+                .flat_map(|node| fsm.gpus_of(node))
+                .filter(|g| among(&filter.uuids, g.uuid.as_str()))
+                .filter(|g| filter.node.is_empty() || g.node.as_str() == filter.node)
+                .filter(|g| filter.model.is_empty() || same_model(&filter.model, &g.model))
+                .filter(|g| !filter.free || views::is_free(fsm, g))
+                .map(|g| views::gpu(fsm, &self.sessions, g))
+                .collect()
+        });
+        v1::ListGpusResponse { items }
+    }
+
     /// By their start; those on the waiting list last.
     pub(super) fn reservations_of(
         &self,

@@ -6,6 +6,7 @@
 mod access;
 mod adopt;
 mod agents;
+mod approval;
 mod attach;
 mod audit_export;
 mod audit_prune;

@@ -7,8 +7,11 @@ use fleet_core::id::{JobId, ReservationId, SeriesId};
 use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_core::reservation::{Reservation, ReservationState};
 use fleet_core::view::reservation::Listed;
+use fleet_proto::v1;
 use fleet_proto::v1::Resolved;
+use tonic::Status;
 
+use super::Context;
 use crate::callers::Caller;
 
 /// Most candidates sent back for an ambiguous text.
@@ -16,6 +19,26 @@ const CANDIDATES_MAX: usize = 20;
 
 fn found(kind: &str, id: &impl ToString) -> Resolved {
     Resolved { kind: kind.to_owned(), id: id.to_string(), owner: String::new() }
+}
+
+impl Context {
+    /// All that somebody may mean by a text.
+    pub(super) async fn resolve(
+        &self,
+        caller: &Caller,
+        asked: &v1::ResolveRequest,
+    ) -> Result<v1::ResolveResponse, Status> {
+        let mut items = self.raft.read(|fsm| resolve(fsm, caller, &asked.text, &asked.kind));
+        // A node that was removed still has its story; commands mean what is in the fleet.
+        if items.is_empty()
+            && asked.kind.is_empty()
+            && let Ok(node) = NodeName::parse(&asked.text)
+            && self.removal(&node).await?.is_some()
+        {
+            items.push(removed_node(&node));
+        }
+        Ok(v1::ResolveResponse { items })
+    }
 }
 
 /// Everything `text` could mean for `caller`, best first. An exact match is alone.
@@ -144,7 +167,7 @@ fn number(text: &str) -> Option<(&str, u32)> {
 }
 
 /// A node that is in the fleet no more, and whose story is asked for.
-pub(super) fn removed_node(name: &NodeName) -> Resolved {
+fn removed_node(name: &NodeName) -> Resolved {
     found("node", name)
 }
 

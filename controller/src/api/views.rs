@@ -8,6 +8,7 @@ use fleet_core::allocation::Allocation;
 use fleet_core::calendar::HeldPlace;
 use fleet_core::checkpoint::{Checkpoint, Content, Facts};
 use fleet_core::ending::ReservationRules;
+use fleet_core::fsm::ApprovalEffect;
 use fleet_core::gpu::Gpu;
 use fleet_core::health::{Condition, ConditionStatus, Health, NOT_ANSWERING, Subject};
 use fleet_core::id::ReservationId;
@@ -16,7 +17,7 @@ use fleet_core::lease::LeaseHolder;
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::node::{Liveness, Node};
 use fleet_core::reboot::RebootAnswer;
-use fleet_core::reservation::{Reservation, ReservationState};
+use fleet_core::reservation::{Place, Reservation, ReservationState};
 use fleet_core::scheduler::Plan;
 use fleet_core::view::reservation::Listed;
 use fleet_core::view::{self, GpuReason, GpuState, JobReason, NamesAt};
@@ -305,12 +306,7 @@ pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1
         with: r.with.iter().map(ToString::to_string).collect(),
         import: r.import.as_ref().map(ToString::to_string).unwrap_or_default(),
         revision: r.revision,
-        next: r.next.as_ref().map(|next| v1::ReservationPlace {
-            node: next.node.to_string(),
-            gpus: gpu_refs(fsm, &next.gpus, fsm.now()),
-            starts_at_unix_ms: next.window.starts_at.0,
-            ends_at_unix_ms: next.window.ends_at.0,
-        }),
+        next: r.next.as_ref().map(|next| reservation_place(fsm, next)),
         series: r.series.as_ref().map(|series| series.id.to_string()).unwrap_or_default(),
         series_rule: r.series.as_ref().map(|series| series.rule.clone()).unwrap_or_default(),
         leaves_first: leaves_first(fsm, r),
@@ -318,6 +314,7 @@ pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1
         earliest_start_unix_ms: waits.map_or(0, |waiter| waiter.earliest_start().0),
         latest_start_unix_ms: waits.map_or(0, |waiter| waiter.latest_start.0),
         waits_for: String::new(),
+        approval: None,
         idle_since_unix_ms: idle.map_or(0, |idle| idle.since.0),
         idle_release_unix_ms: idle.and_then(|idle| idle.release_at).map_or(0, |at| at.0),
     }
@@ -331,7 +328,13 @@ pub(super) fn reservation_of(
 ) -> Option<v1::Reservation> {
     let listed = || {
         let listed = Listed::of(fsm, id)?;
-        Some(v1::Reservation { reason: listed.why(fsm), ..without_place(fsm, listed) })
+        let mut shown = without_place(fsm, listed);
+        shown.reason = listed.why(fsm);
+        if let (Listed::Waits(waiter), Some(approval)) = (listed, &mut shown.approval) {
+            let effect = || fsm.effect_of_approval(waiter, fsm.now());
+            approval.effect = waiter.asks().then(|| approval_effect(fsm, effect()));
+        }
+        Some(shown)
     };
     fsm.reservation(id).map(|r| reservation(fsm, sessions, r)).or_else(listed)
 }
@@ -360,7 +363,31 @@ pub(super) fn without_place(fsm: &Fsm, listed: Listed<'_>) -> v1::Reservation {
         earliest_start_unix_ms: waiter.earliest_start().0,
         latest_start_unix_ms: waiter.latest_start.0,
         waits_for: listed.wanted(),
+        approval: waiter.approval.as_ref().map(|approval| v1::ReservationApproval {
+            reason: approval.reason.clone(),
+            above: approval.above.clone(),
+            given_by: approval.given_by.clone().unwrap_or_default(),
+            effect: None,
+        }),
         ..v1::Reservation::default()
+    }
+}
+
+fn approval_effect(fsm: &Fsm, effect: ApprovalEffect) -> v1::ApprovalEffect {
+    let ApprovalEffect { place, gpus_like_it, left_free, owner_has } = effect;
+    let (place, waits_for) = match place {
+        Ok(place) => (Some(reservation_place(fsm, &place)), String::new()),
+        Err(refused) => (None, refused.to_string()),
+    };
+    v1::ApprovalEffect { place, waits_for, gpus_like_it, left_free, owner_has }
+}
+
+fn reservation_place(fsm: &Fsm, place: &Place) -> v1::ReservationPlace {
+    v1::ReservationPlace {
+        node: place.node.to_string(),
+        gpus: gpu_refs(fsm, &place.gpus, fsm.now()),
+        starts_at_unix_ms: place.window.starts_at.0,
+        ends_at_unix_ms: place.window.ends_at.0,
     }
 }
 

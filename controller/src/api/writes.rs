@@ -161,11 +161,13 @@ impl Context {
             Some(reply) => reply,
             None => {
                 let wish = self.checked_wish(&request, id, &caller, &key).await?;
+                let reason = Some(request.ask_reason).filter(|reason| !reason.is_empty());
                 let command = match request.wait_ms {
-                    0 => ReservationCommand::Create(wish),
+                    0 if reason.is_none() => ReservationCommand::Create(wish),
                     wait => ReservationCommand::Wait {
                         latest_start: wish.window.starts_at + Millis(wait),
                         wish: Box::new(wish),
+                        reason,
                     },
                 };
                 self.change(&caller.actor, Some(key), Command::Reservation(command)).await?
@@ -679,13 +681,14 @@ impl Context {
     }
 }
 
-/// Refuses a wait where nothing is booked, or not for one reservation.
+/// Refuses a wait, for GPUs or for approval, where nothing is booked, or not for one reservation.
 pub(super) fn refuse_wait(
     request: &v1::CreateReservationRequest,
     problem: &str,
 ) -> Result<(), Status> {
-    match request.wait_ms {
-        0 => Ok(()),
-        _ => Err(invalid("wait_ms", problem)),
+    match (request.wait_ms, request.ask_reason.is_empty()) {
+        (0, true) => Ok(()),
+        (0, false) => Err(invalid("ask_reason", problem)),
+        (_, _) => Err(invalid("wait_ms", problem)),
     }
 }

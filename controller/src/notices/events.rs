@@ -4,6 +4,7 @@
 //! came later, such as the place that a reservation waited for.
 
 use fleet_core::access::AccessEvent;
+use fleet_core::approval::ApprovalEvent;
 use fleet_core::audit::AuditBody;
 use fleet_core::health::Severity;
 use fleet_core::hold::HoldEvent;
@@ -37,6 +38,8 @@ const MAKE_MANY: [&str; 2] = ["create_series", "import_reservations"];
 pub(super) enum To {
     People(Vec<UserName>),
     Admins,
+    /// Those who may approve it, but not this one, who asks for it.
+    Approvers(UserName),
 }
 
 /// People hear it only after a time, unless this is over by then.
@@ -127,7 +130,7 @@ pub(super) fn notices(body: &AuditBody, world: &dyn World, names: &dyn Names) ->
     for (place, event) in body.events.iter().enumerate() {
         let Some(news) = news(body, place, event, world) else { continue };
         let to = match news.to {
-            To::Admins => To::Admins,
+            To::Admins | To::Approvers(_) => news.to,
             To::People(people) => {
                 let mut people: Vec<UserName> =
                     people.into_iter().filter(|user| user.as_str() != news.by).collect();
@@ -230,8 +233,18 @@ fn reservation_news(
         Event::ReservationEditLapsed { reservation, .. }
         | Event::ReservationWaitOver {
             reservation,
-            why: WaitOverWhy::TooLate | WaitOverWhy::Refused { .. },
+            why: WaitOverWhy::TooLate | WaitOverWhy::Refused { .. } | WaitOverWhy::NotApproved,
         } => known(reservation, ""),
+        Event::ReservationWaitOver { reservation, why: WaitOverWhy::Denied { by, .. } } => {
+            known(reservation, by)
+        }
+        Event::Approval(event) => match &**event {
+            ApprovalEvent::Asked { reservation, owner, .. } => {
+                News { to: To::Approvers(owner.clone()), ..known(reservation, "") }
+            }
+            ApprovalEvent::Given { reservation, by } => known(reservation, by),
+            ApprovalEvent::ApproversSet { .. } => return None,
+        },
         Event::ReservationExtended { reservation, ends_at } => {
             let starts_at = world.window_of(reservation).map(|window| window.starts_at);
             let window = starts_at.map(|starts_at| Window { starts_at, ends_at: *ends_at });

@@ -54,6 +54,8 @@ pub(crate) struct Office {
     began: Option<Timestamp>,
     /// The admins, as the name service had them last.
     admins: Option<BTreeSet<UserName>>,
+    /// The same of those who may approve reservations above a limit.
+    approvers: Option<BTreeSet<UserName>>,
 }
 
 impl Drop for Office {
@@ -67,8 +69,8 @@ impl Office {
     pub(crate) fn begin(raft: RaftHandle, mail: Mail, callers: Callers) -> Self {
         let pile = Pile::continuing(&raft.read(|fsm| fsm.notices().told().clone()));
         let delivery = Delivery::default();
-        let (is_told, began, admins) = (false, None, None);
-        Self { raft, mail, callers, pile, delivery, is_told, began, admins }
+        let (is_told, began, admins, approvers) = (false, None, None, None);
+        Self { raft, mail, callers, pile, delivery, is_told, began, admins, approvers }
     }
 
     /// Whether the last pass left mails that can be sent at once.
@@ -151,10 +153,17 @@ impl Office {
             if found.iter().any(|(to, _)| *to == To::Admins) {
                 self.ask_admins().await;
             }
+            if found.iter().any(|(to, _)| matches!(to, To::Approvers(_))) {
+                self.ask_approvers().await;
+            }
             for (to, notice) in found {
-                let people = match to {
+                let people: Vec<UserName> = match to {
                     To::People(people) => people,
                     To::Admins => self.admins.iter().flatten().cloned().collect(),
+                    To::Approvers(but) => {
+                        let all = self.approvers.iter().flatten();
+                        all.filter(|user| **user != but).cloned().collect()
+                    }
                 };
                 let hears = |user: &&UserName| hears(user, &notice) && self.wants(user, &notice);
                 let people: Vec<&UserName> = people.iter().filter(hears).collect();
@@ -173,6 +182,18 @@ impl Office {
         let Some(settings) = &self.mail.settings else { return false };
         let wants = self.raft.read(|fsm| addresses::wants(fsm, settings, user));
         wants.is_some_and(|(_, off)| !off.contains(&notice.kind))
+    }
+
+    /// The same for those who approve.
+    async fn ask_approvers(&mut self) {
+        match self.callers.approver_names().await {
+            Ok(names) => self.approvers = Some(names),
+            Err(status) => {
+                tracing::info!(%status, "approvers by their groups are not known now");
+                let named = || self.raft.read(|fsm| fsm.approvers().members.clone());
+                self.approvers.get_or_insert_with(named);
+            }
+        }
     }
 
     /// While the name service is away, they are those that it named last.

@@ -12,6 +12,7 @@ use fleet_core::authority::Stage;
 use fleet_core::job::JobState;
 use fleet_core::lease::LeaseHolder;
 use fleet_core::node::Liveness;
+use fleet_core::view::reservation::Listed;
 use fleet_core::view::{self, GpuState, NodeState, ReservationShown};
 use fleet_daemon::metrics::{Metric, Page, Source, Unit};
 
@@ -299,7 +300,7 @@ fn census(fsm: &Fsm, now: fleet_core::Timestamp) -> Census {
             fsm.open_reservations()
                 .map(view::reservation::reservation)
                 .filter(|state| !state.is_over())
-                .chain(fsm.waitlist().without_place().map(|_| ReservationShown::Waiting))
+                .chain(Listed::all(fsm).map(Listed::shown).filter(|state| !state.is_over()))
                 .map(ReservationShown::word),
         ),
         jobs: Tally::of(

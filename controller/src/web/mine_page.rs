@@ -55,9 +55,10 @@ impl Reservation {
     fn of(reservation: ReservationJson, user: &str) -> Self {
         let mine = reservation.owner == user;
         let open = reservation.state.known().is_some_and(|state| match state {
-            ReservationShown::Waiting | ReservationShown::Scheduled | ReservationShown::Active => {
-                true
-            }
+            ReservationShown::Requested
+            | ReservationShown::Waiting
+            | ReservationShown::Scheduled
+            | ReservationShown::Active => true,
             ReservationShown::Ending
             | ReservationShown::Ended
             | ReservationShown::Cancelling

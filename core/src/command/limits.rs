@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::ReservationLimits;
 use crate::name::GroupName;
+use crate::people::PeopleChange;
 
 /// What an admin can say of limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +14,8 @@ pub enum LimitsCommand {
     Set { group: GroupName, limits: ReservationLimits },
     /// The group has none any more.
     Remove { group: GroupName },
+    /// Who may approve what passes a limit.
+    SetApprovers { change: PeopleChange },
 }
 
 impl LimitsCommand {
@@ -21,6 +24,7 @@ impl LimitsCommand {
         match self {
             LimitsCommand::Set { .. } => "set_reservation_limits",
             LimitsCommand::Remove { .. } => "remove_reservation_limits",
+            LimitsCommand::SetApprovers { .. } => "set_approvers",
         }
     }
 }

@@ -82,6 +82,18 @@ pub enum ReservationCommand {
         /// Its window begins at the earliest start.
         wish: Box<CreateReservation>,
         latest_start: Timestamp,
+        /// Why it should be approved, if it passes a limit. Without it such a wish is refused.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// What passes a limit and waits for that is served from now on.
+    Approve {
+        id: ReservationId,
+    },
+    /// What passes a limit and waits for approval does not get it.
+    Deny {
+        id: ReservationId,
+        why: String,
     },
     /// A spreadsheet's lines: all of them, or none.
     Import {
@@ -132,6 +144,8 @@ impl ReservationCommand {
         match self {
             ReservationCommand::Create(_) => "create_reservation",
             ReservationCommand::Wait { .. } => "wait_for_reservation",
+            ReservationCommand::Approve { .. } => "approve_reservation",
+            ReservationCommand::Deny { .. } => "deny_reservation",
             ReservationCommand::Import { .. } => "import_reservations",
             ReservationCommand::UndoImport { .. } => "undo_import",
             ReservationCommand::Extend { .. } => "extend_reservation",

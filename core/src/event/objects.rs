@@ -165,6 +165,7 @@ impl Event {
             E::Preemption(event) => event.objects(),
             E::Hold(event) => vec![event.job().to_string()],
             E::Risk(event) => event.about(),
+            E::Approval(event) => event.reservation().iter().map(ToString::to_string).collect(),
             E::Idle(event) => {
                 let (reservation, node) = event.about();
                 pair(reservation, node)

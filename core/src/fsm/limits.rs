@@ -105,7 +105,7 @@ impl Fsm {
 
     /// How many GPUs the owner's other reservations have at the same time within the added window, at most. A
     /// released reservation does not count, even while its node has yet to release it.
-    fn most_at_once(&self, asked: &Booking<'_>) -> usize {
+    pub(super) fn most_at_once(&self, asked: &Booking<'_>) -> usize {
         // One that waits to move counts where it will be.
         let others: Vec<(Window, usize)> = self
             .reservations

@@ -17,6 +17,7 @@ use crate::time::Timestamp;
 
 mod access;
 mod adoption;
+mod approval;
 mod audit_log;
 mod authority;
 mod cards;
@@ -71,6 +72,7 @@ mod windows;
 
 use commands::authorize;
 
+pub use approval::ApprovalEffect;
 pub use import::IMPORT_LINES_MAX;
 pub use trial::{JobTrial, TrialLeaving};
 

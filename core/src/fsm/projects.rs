@@ -87,7 +87,8 @@ impl Fsm {
 
     fn all_people(&self) -> impl Iterator<Item = &People> {
         let of_classes = self.classes.values().map(|class| &class.people);
-        self.projects.values().map(|project| &project.people).chain(of_classes)
+        let of_projects = self.projects.values().map(|project| &project.people);
+        of_projects.chain(of_classes).chain([&self.approvers])
     }
 
     fn keep_project(

@@ -100,7 +100,7 @@ impl Fsm {
         let gpus = wish.gpus.count as usize;
         let (project, owner) = (&wish.project, &wish.owner);
         let asked = Booking { project, owner, window, added: window, gpus, of: None };
-        self.check_limits(actor, &asked, true)?;
+        self.check_limits(actor, &asked, true).map_err(Rejection::above_limit)?;
         let later = window.starts_at.since(self.now) >= calendar::NEAR;
         if wish.adopts && (wish.gpus.uuids.is_empty() || later) {
             let problem = "it is for GPUs that are named, and from now on";

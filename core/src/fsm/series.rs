@@ -293,6 +293,7 @@ fn is_of_the_date(why: &Rejection) -> bool {
             true
         }
         Rejection::InvalidField { field, .. } => field == "starts_at",
+        Rejection::AboveLimit { why } => is_of_the_date(why),
         _ => false,
     }
 }

@@ -7,10 +7,12 @@
 
 use std::collections::BTreeSet;
 
+use super::cluster::check_text;
 use super::reservations::Granted;
 use super::{Fsm, Turn};
 use crate::access::AccessEvent;
 use crate::actor::{Actor, Who};
+use crate::approval::{Approval, ApprovalEvent};
 use crate::calendar::{self, Leaving};
 use crate::command::CreateReservation;
 use crate::event::Event;
@@ -43,7 +45,8 @@ const HELD_TRIES_MAX: usize = 4;
 
 /// What a place is searched for.
 struct Search<'a> {
-    by: &'a Actor,
+    /// Whose limits count; nobody's for what was approved.
+    by: Option<&'a Actor>,
     wish: &'a CreateReservation,
     /// The earliest one.
     window: Window,
@@ -51,6 +54,24 @@ struct Search<'a> {
     leaving: Leaving,
     /// On these nodes alone, or anywhere.
     on: Option<&'a [NodeName]>,
+}
+
+/// A wish that may wait.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) wish: &'a CreateReservation,
+    pub(super) latest_start: Timestamp,
+    /// Why it should be approved, if it passes a limit.
+    pub(super) reason: Option<&'a str>,
+}
+
+/// What becomes of a wish that may wait.
+pub(super) enum Answer {
+    Place(Granted),
+    /// Nothing is free in time.
+    Waits,
+    /// It passes a limit, and is to be approved.
+    Asks(Approval),
 }
 
 /// What becomes of one on the list.
@@ -64,51 +85,75 @@ enum Step {
 
 impl Fsm {
     /// Books the earliest place that begins by `latest_start`. Where there is none, or only one that begins later than the
-    /// wish's window, it is on the waiting list.
+    /// wish's window, it is on the waiting list. So is one that passes a limit and says why it should be approved.
     pub(super) fn wait_for_reservation(
         &mut self,
         turn: &mut Turn<'_>,
-        wish: &CreateReservation,
-        latest_start: Timestamp,
+        asked: &Asked<'_>,
     ) -> Result<Reply, Rejection> {
-        let (window, granted) = self.check_wait(turn.actor, wish, latest_start)?;
+        let Asked { wish, latest_start, .. } = *asked;
+        let (window, answer) = self.check_wait(turn.actor, asked)?;
         let mut waiter = Waiter {
             wish: CreateReservation { window, ..wish.clone() },
             latest_start,
             since: self.now,
             by: turn.actor.clone(),
             placed: None,
+            approval: None,
         };
         let (id, order) = (wish.id.clone(), self.applied);
-        let Some(granted) = granted else {
-            self.waitlist.add(order, waiter, self.now);
-            turn.say(Event::ReservationWaits {
-                reservation: id.clone(),
-                owner: wish.owner.clone(),
-                gpus: wish.gpus.clone(),
-                earliest_start: window.starts_at,
-                latest_start,
-                place: self.waitlist.place(&id).and_then(|at| u32::try_from(at).ok()).unwrap_or(0),
-            });
-            return Ok(Reply::ReservationWaits { id });
-        };
-        let starts_at = granted.0.starts_at;
-        self.book(turn, wish, granted);
-        self.start_if_begun(turn, &id);
-        if starts_at > window.starts_at && !self.waitlist.is_full() {
-            waiter.placed = Some(starts_at);
-            self.waitlist.add(order, waiter, self.now);
+        match answer {
+            Answer::Asks(approval) => {
+                turn.say(Event::Approval(Box::new(ApprovalEvent::Asked {
+                    reservation: id.clone(),
+                    owner: wish.owner.clone(),
+                    gpus: wish.gpus.clone(),
+                    length: waiter.length(),
+                    latest_start,
+                    reason: approval.reason.clone(),
+                    above: approval.above.clone(),
+                })));
+                waiter.approval = Some(Box::new(approval));
+                self.waitlist.add(order, waiter, self.now);
+                Ok(Reply::ReservationWaits { id })
+            }
+            Answer::Waits => {
+                self.waitlist.add(order, waiter, self.now);
+                self.say_it_waits(turn, &id);
+                Ok(Reply::ReservationWaits { id })
+            }
+            Answer::Place(granted) => {
+                let starts_at = granted.0.starts_at;
+                self.book(turn, wish, granted);
+                self.start_if_begun(turn, &id);
+                if starts_at > window.starts_at && !self.waitlist.is_full() {
+                    waiter.placed = Some(starts_at);
+                    self.waitlist.add(order, waiter, self.now);
+                }
+                Ok(Reply::ReservationCreated { id })
+            }
         }
-        Ok(Reply::ReservationCreated { id })
     }
 
-    /// Everything that could be refused; else its window from now on, and the place that it gets, if it gets one.
+    pub(super) fn say_it_waits(&self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let Some(waiter) = self.waitlist.get(id) else { return };
+        turn.say(Event::ReservationWaits {
+            reservation: id.clone(),
+            owner: waiter.wish.owner.clone(),
+            gpus: waiter.wish.gpus.clone(),
+            earliest_start: waiter.earliest_start(),
+            latest_start: waiter.latest_start,
+            place: self.waitlist.place(id).and_then(|at| u32::try_from(at).ok()).unwrap_or(0),
+        });
+    }
+
+    /// Everything that could be refused; else its window from now on, and what becomes of it.
     pub(super) fn check_wait(
         &self,
         actor: &Actor,
-        wish: &CreateReservation,
-        latest_start: Timestamp,
-    ) -> Result<(Window, Option<Granted>), Rejection> {
+        asked: &Asked<'_>,
+    ) -> Result<(Window, Answer), Rejection> {
+        let Asked { wish, latest_start, reason } = *asked;
         let length = wish.window.ends_at.since(wish.window.starts_at);
         let starts_at = self.check_wish(actor, wish)?.starts_at;
         let window = Window { starts_at, ends_at: starts_at + length };
@@ -125,25 +170,58 @@ impl Fsm {
             return Err(Rejection::field("latest_start", problem));
         }
         calendar::is_built(self, &wish.gpus)?;
-        match self.check_limits(actor, &booking_of(wish, window), true) {
-            // What counts against it may be over in time.
-            Err(Rejection::LimitReached { .. }) | Ok(()) => {}
-            Err(other) => return Err(other),
-        }
+        let above = self.limit_to_pass(actor, &booking_of(wish, window), reason)?;
         if let Some(most) = self.has_all_reservations() {
             let what = "open reservations".to_owned();
             return Err(Rejection::LimitReached { what, limit: most as u64 });
         }
-        // Jobs leave for those first who asked before.
-        let is_first = self.waitlist.without_place().next().is_none();
-        let leaving = if is_first { Leaving::Jobs } else { Leaving::Nobody };
-        let last = latest_start;
-        let search = Search { by: actor, wish, window, last, leaving, on: None };
-        let found = self.earliest_place(&search);
-        if found.is_none() {
-            self.check_room_on_waitlist(&wish.owner)?;
+        let by = if above.is_some() { None } else { Some(actor) };
+        let (last, leaving) = (latest_start, self.leaving_for_one_more());
+        let found = self.earliest_place(&Search { by, wish, window, last, leaving, on: None });
+        // Who asks and names a start wants that one: nobody should approve what cannot be.
+        if found.is_none() && reason.is_some() && latest_start == starts_at {
+            let held = claims::held_within(self, &window);
+            calendar::choose(self, &wish.gpus, window, calendar::Unleased::Blocks, &held)?;
         }
-        Ok((window, found))
+        let answer = match (above, found) {
+            (Some(approval), _) => Answer::Asks(approval),
+            (None, Some(granted)) => return Ok((window, Answer::Place(granted))),
+            (None, None) => Answer::Waits,
+        };
+        self.check_room_on_waitlist(&wish.owner)?;
+        Ok((window, answer))
+    }
+
+    /// The limit that the wish passes and for which it asks to be approved.
+    fn limit_to_pass(
+        &self,
+        actor: &Actor,
+        booking: &Booking<'_>,
+        reason: Option<&str>,
+    ) -> Result<Option<Approval>, Rejection> {
+        if let Some(reason) = reason {
+            check_text("reason", reason)?;
+            if reason.trim().is_empty() {
+                let problem = "missing: who may approve it reads what it is for";
+                return Err(Rejection::field("reason", problem));
+            }
+        }
+        match (self.check_limits(actor, booking, true), reason) {
+            (Ok(()), _) => Ok(None),
+            (Err(refused), Some(reason)) => {
+                let (reason, above) = (reason.to_owned(), limit_said(refused));
+                Ok(Some(Approval { reason, above, given_by: None }))
+            }
+            // What counts against it may be over in time.
+            (Err(Rejection::LimitReached { .. }), None) => Ok(None),
+            (Err(other), None) => Err(other.above_limit()),
+        }
+    }
+
+    /// Jobs leave for those first who asked before.
+    pub(super) fn leaving_for_one_more(&self) -> Leaving {
+        let is_first = self.waitlist.without_place().all(Waiter::asks);
+        if is_first { Leaving::Jobs } else { Leaving::Nobody }
     }
 
     fn check_room_on_waitlist(&self, owner: &UserName) -> Result<(), Rejection> {
@@ -168,16 +246,21 @@ impl Fsm {
         let asked = booking_of(&waiter.wish, window);
         let held = claims::held_within(self, &window);
         let unleased = calendar::Unleased::Blocks;
-        let found = self
-            .check_limits(&waiter.by, &asked, true)
+        let limits = waiter.limited_as().map_or(Ok(()), |by| self.check_limits(by, &asked, true));
+        let found = limits
             .and_then(|()| calendar::choose(self, &waiter.wish.gpus, window, unleased, &held));
         found.err()
     }
 
     /// Of a reservation that is not in the book: it waits, it got nothing, or nobody knows it.
     pub fn has_no_place(&self, id: &ReservationId) -> Rejection {
-        if self.waitlist.waits(id).is_some() {
-            let why = "it is on the waiting list and has no GPUs yet: release it and reserve again";
+        if let Some(waiter) = self.waitlist.waits(id) {
+            let why = match waiter.asks() {
+                true => "it waits for approval and has no GPUs yet: release it and reserve again",
+                false => {
+                    "it is on the waiting list and has no GPUs yet: release it and reserve again"
+                }
+            };
             return Rejection::NotChangeable { id: id.to_string(), why: why.to_owned() };
         }
         match self.waitlist.was_over(id) {
@@ -272,7 +355,8 @@ impl Fsm {
     /// Those without a place for which jobs may leave this time. Others follow a minute later, so that nobody keeps the rest
     /// from it.
     fn may_make_jobs_leave(&self) -> BTreeSet<u64> {
-        let orders = self.waitlist.all().filter(|(_, waiter)| waiter.placed.is_none());
+        let served = |waiter: &Waiter| waiter.placed.is_none() && !waiter.asks();
+        let orders = self.waitlist.all().filter(|(_, waiter)| served(waiter));
         let orders: Vec<u64> = orders.map(|(order, _)| order).collect();
         let minutes = usize::try_from(minute(self.now)).unwrap_or(0);
         let first = minutes.wrapping_mul(LEAVING_TRIES_MAX) % orders.len().max(1);
@@ -301,22 +385,27 @@ impl Fsm {
         leaving: Leaving,
     ) -> Option<Step> {
         if waiter.latest_start < self.now {
-            return Some(Step::Over(WaitOverWhy::TooLate));
+            let asks = waiter.asks();
+            let why = if asks { WaitOverWhy::NotApproved } else { WaitOverWhy::TooLate };
+            return Some(Step::Over(why));
         }
         if let Err(refused) = self.may_still_wait(waiter) {
             return Some(Step::Over(WaitOverWhy::Refused { why: refused.to_string() }));
+        }
+        if waiter.asks() {
+            return None;
         }
         if self.has_all_reservations().is_some() {
             return None;
         }
         let starts_at = waiter.earliest_start().max(self.now);
         let window = Window { starts_at, ends_at: starts_at + waiter.length() };
-        let (by, wish, last) = (&waiter.by, &waiter.wish, waiter.latest_start);
+        let (by, wish, last) = (waiter.limited_as(), &waiter.wish, waiter.latest_start);
         self.earliest_place(&Search { by, wish, window, last, leaving, on }).map(Step::Place)
     }
 
     /// What was checked when it got on the list, as far as it may have changed since.
-    fn may_still_wait(&self, waiter: &Waiter) -> Result<(), Rejection> {
+    pub(super) fn may_still_wait(&self, waiter: &Waiter) -> Result<(), Rejection> {
         let Waiter { by, wish, .. } = waiter;
         self.check_enabled(&wish.owner)?;
         if let Who::User { name, .. } = &by.who {
@@ -360,7 +449,7 @@ impl Fsm {
         let starts_at = earliest.max(self.now);
         let length = r.window.ends_at.since(r.window.starts_at);
         let window = Window { starts_at, ends_at: starts_at + length };
-        let (by, wish, last) = (&waiter.by, &waiter.wish, placed - gain);
+        let (by, wish, last) = (waiter.limited_as(), &waiter.wish, placed - gain);
         let search = Search { by, wish, window, last, leaving: Leaving::Nobody, on };
         if on.is_some_and(|nodes| !nodes.contains(&r.node)) {
             return self.earliest_place(&search).map(Step::Move);
@@ -383,10 +472,11 @@ impl Fsm {
         let mut window = search.window;
         for _ in 0..LIMITED_TRIES_MAX {
             let (then, node, gpus) = self.earliest_free(&Search { window, ..*search })?;
+            let Some(by) = search.by else { return Some((then, node, gpus)) };
             // The place that it has is none of the others that count.
             let of = Some(&search.wish.id);
             let booking = Booking { of, ..booking_of(search.wish, then) };
-            match self.check_limits(search.by, &booking, true) {
+            match self.check_limits(by, &booking, true) {
                 Ok(()) => return Some((then, node, gpus)),
                 Err(Rejection::LimitReached { .. }) => {}
                 // A later start does not help.
@@ -441,6 +531,35 @@ impl Fsm {
             (window, held) = (then, held_then);
         }
         None
+    }
+
+    /// The place that it would get now, no matter what limits say; or why there is none.
+    pub(super) fn place_beyond_limits(&self, waiter: &Waiter) -> Result<Granted, Rejection> {
+        let starts_at = waiter.earliest_start().max(self.now);
+        let window = Window { starts_at, ends_at: starts_at + waiter.length() };
+        let (wish, last) = (&waiter.wish, waiter.latest_start);
+        let leaving = self.leaving_for_one_more();
+        let search = Search { by: None, wish, window, last, leaving, on: None };
+        if let Some(granted) = self.earliest_place(&search) {
+            return Ok(granted);
+        }
+        let held = claims::held_within(self, &window);
+        let (node, gpus) =
+            calendar::choose(self, &wish.gpus, window, calendar::Unleased::Blocks, &held)?;
+        Ok((window, node, gpus))
+    }
+
+    /// Serves this one now, out of its order: what is free now is free because nobody before it can use it.
+    pub(super) fn serve_now(&mut self, turn: &mut Turn<'_>, order: u64) -> bool {
+        let leaving = self.leaving_for_one_more();
+        let waiter = self.waitlist.of_order(order);
+        match waiter.and_then(|waiter| self.step_without_place(waiter, None, leaving)) {
+            Some(Step::Place(granted)) => {
+                self.place_waiter(turn, order, granted);
+                true
+            }
+            Some(Step::Move(_) | Step::Leaves | Step::Over(_)) | None => false,
+        }
     }
 
     fn place_waiter(&mut self, turn: &mut Turn<'_>, order: u64, granted: Granted) {
@@ -505,7 +624,7 @@ impl Fsm {
         }
     }
 
-    fn end_wait(&mut self, turn: &mut Turn<'_>, order: u64, why: WaitOverWhy) {
+    pub(super) fn end_wait(&mut self, turn: &mut Turn<'_>, order: u64, why: WaitOverWhy) {
         let Some(waiter) = self.waitlist.of_order(order) else { return };
         let reservation = waiter.wish.id.clone();
         self.waitlist.end(order, self.now, why.clone());
@@ -518,7 +637,15 @@ pub(crate) fn gain_min(length: Millis) -> Millis {
     GAIN_MIN.min(Millis(length.0 / GAIN_PART))
 }
 
-fn booking_of(wish: &CreateReservation, window: Window) -> Booking<'_> {
+/// A limit that refused something, as somebody reads it who may approve that.
+fn limit_said(refused: Rejection) -> String {
+    match refused {
+        Rejection::InvalidField { problem, .. } => problem,
+        other => other.to_string(),
+    }
+}
+
+pub(super) fn booking_of(wish: &CreateReservation, window: Window) -> Booking<'_> {
     let (project, owner, gpus) = (&wish.project, &wish.owner, wish.gpus.count as usize);
     Booking { project, owner, window, added: window, gpus, of: None }
 }

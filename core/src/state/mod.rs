@@ -25,6 +25,7 @@ use crate::limits::LimitsByGroup;
 use crate::name::{ClassName, GpuUuid, NodeName, UserName};
 use crate::node::{JoinToken, Node};
 use crate::notice::Notices;
+use crate::people::People;
 use crate::preemption::Preemptions;
 use crate::project::Projects;
 use crate::reservation::{Place, Reservation};
@@ -96,6 +97,9 @@ pub struct Fsm {
     /// Reservations that wait for a place, or for an earlier one.
     #[serde(default, skip_serializing_if = "Waitlist::is_untouched")]
     pub(crate) waitlist: Waitlist,
+    /// Who may approve reservations above a limit, beside admins.
+    #[serde(default, skip_serializing_if = "People::is_empty")]
+    pub(crate) approvers: People,
     pub(crate) jobs: BTreeMap<JobId, Job>,
     /// Queued jobs in the order they are served.
     #[serde(with = "queue_as_list")]

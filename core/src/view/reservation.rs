@@ -18,6 +18,8 @@ use crate::word::words;
 /// one whose node has yet to confirm it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReservationShown {
+    /// It passes a limit and waits for approval. It holds nothing.
+    Requested,
     /// On the waiting list, without a place.
     Waiting,
     Scheduled,
@@ -30,6 +32,7 @@ pub enum ReservationShown {
 }
 
 words!(ReservationShown {
+    Requested => "requested",
     Waiting => "waiting",
     Scheduled => "scheduled",
     Cancelling => "cancelling",
@@ -44,9 +47,12 @@ impl ReservationShown {
     pub fn is_over(self) -> bool {
         match self {
             Self::Ended | Self::Cancelled => true,
-            Self::Waiting | Self::Scheduled | Self::Cancelling | Self::Active | Self::Ending => {
-                false
-            }
+            Self::Requested
+            | Self::Waiting
+            | Self::Scheduled
+            | Self::Cancelling
+            | Self::Active
+            | Self::Ending => false,
         }
     }
 }
@@ -197,10 +203,15 @@ impl<'a> Listed<'a> {
 
     pub fn shown(self) -> ReservationShown {
         match self {
+            Listed::Waits(waiter) if waiter.asks() => ReservationShown::Requested,
             Listed::Waits(_) => ReservationShown::Waiting,
             Listed::Over(over) => match over.why {
-                WaitOverWhy::Cancelled { .. } => ReservationShown::Cancelled,
-                WaitOverWhy::TooLate | WaitOverWhy::Refused { .. } => ReservationShown::Ended,
+                WaitOverWhy::Cancelled { .. } | WaitOverWhy::Denied { .. } => {
+                    ReservationShown::Cancelled
+                }
+                WaitOverWhy::TooLate | WaitOverWhy::Refused { .. } | WaitOverWhy::NotApproved => {
+                    ReservationShown::Ended
+                }
             },
         }
     }
@@ -218,6 +229,7 @@ impl<'a> Listed<'a> {
     /// Why it has no place.
     pub fn why(self, fsm: &Fsm) -> String {
         match self {
+            Listed::Waits(waiter) if waiter.asks() => "waits for approval".to_owned(),
             Listed::Waits(waiter) => match fsm.what_it_waits_for(waiter) {
                 Some(Rejection::GpusHeld { wanted, .. }) => format!("waits for {wanted}"),
                 Some(other) => other.to_string(),

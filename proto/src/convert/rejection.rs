@@ -39,7 +39,21 @@ pub fn is_not_taken(status: &Status) -> bool {
 
 /// The status of a refusal.
 pub fn to_status(rejection: &Rejection) -> Status {
-    let code = match rejection {
+    let code = code_of(rejection);
+    let mut message = rejection.to_string();
+    message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+    let mut status = Status::new(code, message);
+    // Without the trailer the code and the message still say what happened.
+    if let Some(json) = short_json(rejection) {
+        let value = MetadataValue::from_bytes(&json);
+        status.metadata_mut().insert_bin(REJECTION_TRAILER, value);
+    }
+    status
+}
+
+fn code_of(rejection: &Rejection) -> Code {
+    match rejection {
+        Rejection::AboveLimit { why } => code_of(why),
         Rejection::InvalidField { .. }
         | Rejection::UnknownUsers { .. }
         | Rejection::LinesRefused { .. } => Code::InvalidArgument,
@@ -71,16 +85,7 @@ pub fn to_status(rejection: &Rejection) -> Status {
         | Rejection::NotNow { .. }
         | Rejection::LimitReached { .. }
         | Rejection::DatesRefused { .. } => Code::ResourceExhausted,
-    };
-    let mut message = rejection.to_string();
-    message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
-    let mut status = Status::new(code, message);
-    // Without the trailer the code and the message still say what happened.
-    if let Some(json) = short_json(rejection) {
-        let value = MetadataValue::from_bytes(&json);
-        status.metadata_mut().insert_bin(REJECTION_TRAILER, value);
     }
-    status
 }
 
 /// The refusal as JSON that a trailer has room for: of the lines of an import and the dates of a series as many as fit.

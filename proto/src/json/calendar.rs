@@ -108,7 +108,10 @@ fn claims(reservation: &Reservation) -> bool {
         | ReservationShown::Active
         | ReservationShown::Ending
         | ReservationShown::Cancelling => true,
-        ReservationShown::Waiting | ReservationShown::Ended | ReservationShown::Cancelled => false,
+        ReservationShown::Requested
+        | ReservationShown::Waiting
+        | ReservationShown::Ended
+        | ReservationShown::Cancelled => false,
     })
 }
 

@@ -25,6 +25,27 @@ impl From<pb::ReservationLimits> for ReservationLimits {
     }
 }
 
+/// Who may approve reservations above a limit, beside admins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Approvers {
+    /// By their names.
+    pub members: Vec<String>,
+    /// Unix groups whose members may, too.
+    pub groups: Vec<String>,
+}
+
+impl From<pb::Approvers> for Approvers {
+    fn from(approvers: pb::Approvers) -> Self {
+        Self { members: approvers.members, groups: approvers.groups }
+    }
+}
+
+impl Document for Approvers {
+    const SCHEMA: &'static str = "fleet.approvers/v1";
+    const LIST_SCHEMA: &'static str = "fleet.approvers_list/v1";
+    const FIELDS: &'static [&'static str] = &["members", "groups"];
+}
+
 impl Document for ReservationLimits {
     const SCHEMA: &'static str = "fleet.reservation_limits/v1";
     const LIST_SCHEMA: &'static str = "fleet.reservation_limits_list/v1";

@@ -24,7 +24,7 @@ pub struct Reservation {
     pub starts_at: Option<Time>,
     /// When it ends; null: not known.
     pub ends_at: Option<Time>,
-    /// `waiting`, `scheduled`, `active`, `ending`, `ended`, `cancelling`, `cancelled`.
+    /// `requested`, `waiting`, `scheduled`, `active`, `ending`, `ended`, `cancelling`, `cancelled`.
     pub state: Stated<ReservationShown>,
     /// What its owner noted; null: nothing.
     pub note: Option<String>,
@@ -58,10 +58,63 @@ pub struct Reservation {
     pub latest_start: Option<Time>,
     /// What one without GPUs waits for or waited for, as a sentence; null: it has GPUs.
     pub waits_for: Option<String>,
+    /// Of one that passes a limit: what was asked for; null: it passes none, or has its GPUs.
+    pub approval: Option<Approval>,
     /// Since when its GPUs compute nothing, once that is long enough to be called idle; null: it is not idle, or not known to be.
     pub idle_since: Option<Time>,
     /// When it is released if it stays idle; null: it is not released for that.
     pub idle_release_at: Option<Time>,
+}
+
+/// What the owner of a reservation above a limit asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Approval {
+    /// What its owner needs it for.
+    pub reason: String,
+    /// The limit that it passes, as a sentence.
+    pub above: String,
+    /// Who approved it; null: nobody yet.
+    pub given_by: Option<String>,
+    /// What follows if it is approved now; null: it was approved, or is one of a list.
+    pub effect: Option<ApprovalEffect>,
+}
+
+/// What follows if a reservation above a limit is approved now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ApprovalEffect {
+    /// Where and when it would be; null: it would have to wait.
+    pub place: Option<ReservationPlace>,
+    /// What it would wait for, as a sentence; null: it would get its place at once.
+    pub waits_for: Option<String>,
+    /// GPUs of the model that it asks for, or of all models.
+    pub gpus_like_it: u32,
+    /// Those of them that nobody has at any time while it lasts, without its own.
+    pub left_free: u32,
+    /// GPUs that its owner has reserved at the same time, without it.
+    pub owner_has: u32,
+}
+
+impl From<pb::ReservationApproval> for Approval {
+    fn from(approval: pb::ReservationApproval) -> Self {
+        Self {
+            reason: approval.reason,
+            above: approval.above,
+            given_by: text(&approval.given_by),
+            effect: approval.effect.map(ApprovalEffect::from),
+        }
+    }
+}
+
+impl From<pb::ApprovalEffect> for ApprovalEffect {
+    fn from(effect: pb::ApprovalEffect) -> Self {
+        Self {
+            place: effect.place.map(ReservationPlace::from),
+            waits_for: text(&effect.waits_for),
+            gpus_like_it: effect.gpus_like_it,
+            left_free: effect.left_free,
+            owner_has: effect.owner_has,
+        }
+    }
 }
 
 /// A job that leaves its GPUs to a reservation.
@@ -128,6 +181,7 @@ impl From<pb::Reservation> for Reservation {
             earliest_start: time(reservation.earliest_start_unix_ms),
             latest_start: time(reservation.latest_start_unix_ms),
             waits_for: text(&reservation.waits_for),
+            approval: reservation.approval.map(Approval::from),
             idle_since: time(reservation.idle_since_unix_ms),
             idle_release_at: time(reservation.idle_release_unix_ms),
             id: reservation.id,
@@ -188,6 +242,7 @@ impl Document for Reservation {
         "earliest_start",
         "latest_start",
         "waits_for",
+        "approval",
         "idle_since",
         "idle_release_at",
     ];

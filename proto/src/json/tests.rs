@@ -95,7 +95,8 @@ fn a_gpu_has_the_agreed_json() {
 
 #[test]
 fn a_reservation_has_the_agreed_json() {
-    let all = [samples::reservation(), samples::waiting_reservation()];
+    let all =
+        [samples::reservation(), samples::waiting_reservation(), samples::requested_reservation()];
     check("reservations", &all.map(reservation::Reservation::from));
 }
 

@@ -2,13 +2,14 @@
 
 use fleet_core::access::AccessEvent;
 use fleet_core::allocation::AttemptEnd;
+use fleet_core::approval::ApprovalEvent;
 use fleet_core::ending::EndPolicy;
 use fleet_core::health::Severity;
 use fleet_core::hold::HoldEvent;
 use fleet_core::idle::IdleEvent;
 use fleet_core::node::Liveness;
 use fleet_core::notice::NoticeKind;
-use fleet_core::reservation::{Edit, WaitOverWhy};
+use fleet_core::reservation::{Edit, GpuRequest, WaitOverWhy};
 use fleet_core::risk::{Keeps, RiskEvent};
 use fleet_core::time::{Millis, Timestamp};
 use fleet_core::{Actor, Event};
@@ -62,6 +63,32 @@ fn a_place_from_the_waiting_list_is_news_and_one_that_somebody_asked_for_is_not(
     let starts_at = window.starts_at + Millis::hours(1);
     assert_eq!(notice.window, Some(Window { starts_at, ..window }));
     assert_eq!(notice.about, "res-a");
+}
+
+#[test]
+fn who_may_approve_hears_what_is_asked_for_and_its_owner_hears_the_answer() {
+    let said = |by: &str, event| said(person(by), event);
+    let approval = |event| Event::Approval(Box::new(event));
+    let asked = ApprovalEvent::Asked {
+        reservation: res("a"),
+        owner: user("ada"),
+        gpus: GpuRequest { count: 8, ..GpuRequest::default() },
+        length: Millis::hours(4),
+        latest_start: eight_hours().ends_at,
+        reason: "the deadline".to_owned(),
+        above: "at most 4 at once (limit of students), this is 8".to_owned(),
+    };
+    assert_eq!(
+        said("ada", approval(asked)),
+        "approvers but ada: res-a: ada asks for 8 GPUs for 4h, above a limit (at most 4 at once (limit of students), this is 8): the deadline"
+    );
+    let given = ApprovalEvent::Given { reservation: res("a"), by: "prof".to_owned() };
+    assert_eq!(said("prof", approval(given)), "ada,bob: res-a: approved by prof");
+    let over = |why| Event::ReservationWaitOver { reservation: res("a"), why };
+    let denied = WaitOverWhy::Denied { by: "prof".to_owned(), why: "too many".to_owned() };
+    assert_eq!(said("prof", over(denied)), "ada,bob: res-a: denied by prof: too many");
+    let lapsed = said("root", over(WaitOverWhy::NotApproved));
+    assert!(lapsed.ends_with("nobody approved it by its latest start"), "{lapsed}");
 }
 
 #[test]

@@ -20,6 +20,7 @@ impl Act for LimitsCommand {
         match self {
             LimitsCommand::Set { group, limits } => fsm.set_limits(turn, group, *limits),
             LimitsCommand::Remove { group } => fsm.remove_limits(turn, group),
+            LimitsCommand::SetApprovers { change } => fsm.set_approvers(turn, change),
         }
     }
 }

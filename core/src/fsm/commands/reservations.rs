@@ -1,11 +1,24 @@
 //! Commands about reservations.
 
-use super::{Act, Rule, any_user, owner_or_admin};
+use super::{Act, Rule, any_user, denied, owner_or_admin};
 use crate::actor::Actor;
-use crate::command::ReservationCommand;
+use crate::command::{CreateReservation, ReservationCommand};
+use crate::fsm::waitlist::Asked;
 use crate::fsm::{Fsm, Turn};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
+use crate::time::Timestamp;
+
+/// Who decides about what passes a limit.
+const APPROVER: &str = "an admin or another one of the approvers (fleet reservation approvers)";
+
+fn asked<'a>(
+    wish: &'a CreateReservation,
+    latest_start: Timestamp,
+    reason: &'a Option<String>,
+) -> Asked<'a> {
+    Asked { wish, latest_start, reason: reason.as_deref() }
+}
 
 impl Act for ReservationCommand {
     fn who_may(&self, fsm: &Fsm, actor: &Actor) -> Result<Rule, Rejection> {
@@ -17,6 +30,12 @@ impl Act for ReservationCommand {
             ReservationCommand::UndoImport { .. }
             | ReservationCommand::CreateSeries { .. }
             | ReservationCommand::ReleaseSeries { .. } => any_user(actor),
+            ReservationCommand::Approve { id } | ReservationCommand::Deny { id, .. } => {
+                match fsm.may_approve(actor, id) {
+                    true => Ok(if actor.is_admin() { "admin" } else { "approver" }),
+                    false => Err(denied(APPROVER)),
+                }
+            }
             ReservationCommand::Extend { id, .. }
             | ReservationCommand::Release { id }
             | ReservationCommand::Edit { id, .. } => {
@@ -28,9 +47,11 @@ impl Act for ReservationCommand {
     fn check(&self, fsm: &Fsm, actor: &Actor) -> Result<(), Rejection> {
         match self {
             ReservationCommand::Create(wish) => fsm.check_reservation(actor, wish).map(|_| ()),
-            ReservationCommand::Wait { wish, latest_start } => {
-                fsm.check_wait(actor, wish, *latest_start).map(|_| ())
+            ReservationCommand::Wait { wish, latest_start, reason } => {
+                fsm.check_wait(actor, &asked(wish, *latest_start, reason)).map(|_| ())
             }
+            ReservationCommand::Approve { id } => fsm.check_approval(id).map(|_| ()),
+            ReservationCommand::Deny { id, why } => fsm.check_denial(id, why).map(|_| ()),
             ReservationCommand::Import { reservations, .. } => {
                 fsm.try_import(actor, reservations, fsm.now).map(|_| ())
             }
@@ -57,9 +78,11 @@ impl Act for ReservationCommand {
     fn act(&self, fsm: &mut Fsm, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
         match self {
             ReservationCommand::Create(wish) => fsm.create_reservation(turn, wish),
-            ReservationCommand::Wait { wish, latest_start } => {
-                fsm.wait_for_reservation(turn, wish, *latest_start)
+            ReservationCommand::Wait { wish, latest_start, reason } => {
+                fsm.wait_for_reservation(turn, &asked(wish, *latest_start, reason))
             }
+            ReservationCommand::Approve { id } => fsm.approve_reservation(turn, id),
+            ReservationCommand::Deny { id, why } => fsm.deny_reservation(turn, id, why),
             ReservationCommand::Import { reservations, import } => {
                 fsm.import_reservations(turn, reservations, import.as_ref())
             }

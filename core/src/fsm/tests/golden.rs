@@ -19,9 +19,9 @@ use crate::class::ClassChange;
 use crate::command::{
     AccessCommand, AdmitController, AuditCommand, ClassCommand, ClusterCommand, Command,
     ControllerCommand, CreateControllerToken, CreateFeed, CreateJoinToken, CreateReservation,
-    EndingCommand, Envelope, GpuCommand, JobCommand, JobDefaultsChange, KeptPlace, LimitsCommand,
-    NodeCommand, Preempt, ProjectCommand, RebootCommand, RefusedRequests, Report,
-    ReservationChange, ReservationCommand, TokenCommand,
+    EndingCommand, Envelope, GpuCommand, JobCommand, JobDefaultsChange, KeptPlace, NodeCommand,
+    Preempt, ProjectCommand, RebootCommand, RefusedRequests, Report, ReservationChange,
+    ReservationCommand, TokenCommand,
 };
 use crate::ending::{EndPolicy, GpuHolder, HolderStep, WindowUse};
 use crate::feed::FeedScope;
@@ -31,7 +31,6 @@ use crate::id::{FeedId, ImportId, SeriesId, TokenId};
 use crate::image::ImageUsed;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
-use crate::limits::ReservationLimits;
 use crate::name::{ClassName, GroupName, ProjectName};
 use crate::node::{Liveness, MachineIdentity};
 use crate::project::ProjectChange;
@@ -52,7 +51,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 81, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 85, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -382,20 +381,12 @@ fn images_of_dockerd(w: &mut World) {
 
 /// Reservations have limits by group, and count for projects.
 fn limits(w: &mut World) {
-    let group = |name: &str| GroupName::parse(name).unwrap();
-    let (gpus, length, ahead) = (Some(2), Some(Millis::days(3)), Some(Millis::days(14)));
-    for (name, limits) in [
-        ("students", ReservationLimits { gpus, length, ahead }),
-        ("*", ReservationLimits::default()),
-    ] {
-        let set = LimitsCommand::Set { group: group(name), limits };
-        w.give(person("root"), Command::Limits(set)).unwrap();
-    }
+    super::limits::golden(w);
     projects(w);
     classes(w);
-    let remove = LimitsCommand::Remove { group: group("*") };
-    w.give(person("root"), Command::Limits(remove)).unwrap();
-    let (name, groups) = (super::world::user("ada"), [group("students")].into());
+    super::approval::golden(w);
+    let (name, groups) =
+        (super::world::user("ada"), [GroupName::parse("students").unwrap()].into());
     let ada = Actor { who: Who::User { name, admin: false, groups }, ..person("ada") };
     w.give(ada, Command::Reservation(ReservationCommand::Release { id: res("r10") })).unwrap();
 }

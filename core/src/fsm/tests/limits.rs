@@ -14,16 +14,16 @@ use crate::time::{Millis, Window};
 
 const HOUR: Millis = Millis::hours(1);
 
-fn group(name: &str) -> GroupName {
+pub(super) fn group(name: &str) -> GroupName {
     GroupName::parse(name).unwrap()
 }
 
-fn member(name: &str, groups: &[&str]) -> Actor {
+pub(super) fn member(name: &str, groups: &[&str]) -> Actor {
     let groups = groups.iter().map(|name| group(name)).collect();
     Actor { who: Who::User { name: user(name), admin: false, groups }, ..person(name) }
 }
 
-fn set(name: &str, limits: ReservationLimits) -> Command {
+pub(super) fn set(name: &str, limits: ReservationLimits) -> Command {
     Command::Limits(LimitsCommand::Set { group: group(name), limits })
 }
 
@@ -41,12 +41,29 @@ fn limited() -> World {
 /// What refused it: the field, or what there is too much of.
 fn refused(w: &mut World, actor: Actor, wish: (&str, u32, Millis, Millis)) -> String {
     let (name, gpus, after, length) = wish;
-    match w.reserve_as(actor, name, gpus, after, length) {
+    let above = |refused| match refused {
+        Rejection::AboveLimit { why } => *why,
+        other => other,
+    };
+    match w.reserve_as(actor, name, gpus, after, length).map_err(above) {
         Ok(_) => "granted".to_owned(),
         Err(Rejection::InvalidField { field, .. }) => field,
         Err(Rejection::LimitReached { what, limit }) => format!("{limit} {what}"),
         Err(other) => panic!("{other:?}"),
     }
+}
+
+/// Limits for the log of all commands.
+pub(super) fn golden(w: &mut World) {
+    let (gpus, length, ahead) = (Some(2), Some(Millis::days(3)), Some(Millis::days(14)));
+    for (name, limits) in [
+        ("students", ReservationLimits { gpus, length, ahead }),
+        ("*", ReservationLimits::default()),
+    ] {
+        w.give(person("root"), set(name, limits)).unwrap();
+    }
+    let remove = LimitsCommand::Remove { group: group("*") };
+    w.give(person("root"), Command::Limits(remove)).unwrap();
 }
 
 #[test]

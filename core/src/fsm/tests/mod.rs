@@ -3,6 +3,7 @@
 
 mod access;
 mod adoption;
+mod approval;
 mod audit_log;
 pub(crate) mod authority;
 mod begin;

@@ -10,14 +10,16 @@ use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::AttemptEnd;
 use crate::calendar::tests::places;
 use crate::command::{
-    ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand, JobCommand, NodeCommand,
-    RebootCommand, Report, ReservationChange, ReservationCommand,
+    ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand, JobCommand,
+    LimitsCommand, NodeCommand, RebootCommand, Report, ReservationChange, ReservationCommand,
 };
 use crate::ending::{EndPolicy, WindowUse};
 use crate::health::Severity;
 use crate::id::{AllocationId, ReservationId, SeriesId};
 use crate::idle::{IdleChange, IdleSeen};
 use crate::job::JobSpec;
+use crate::limits::ReservationLimits;
+use crate::name::GroupName;
 use crate::node::Liveness;
 use crate::reply::Reply;
 use crate::reservation::{GpuRequest, Series};
@@ -44,6 +46,20 @@ enum Step {
         gpus: u32,
         minutes: u64,
         wait_minutes: u64,
+    },
+    /// Above a limit that admins set, or lift.
+    Ask {
+        who: usize,
+        gpus: u32,
+        minutes: u64,
+        wait_minutes: u64,
+    },
+    Limit {
+        gpus: Option<u32>,
+    },
+    Approve {
+        which: usize,
+        deny: bool,
     },
     /// Three dates, each as far from the next as it is long.
     Series {
@@ -188,6 +204,11 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..3_usize, 1..5_u32, 1..300_u64, 0..600_u64).prop_map(
             |(who, gpus, minutes, wait_minutes)| Step::Wait { who, gpus, minutes, wait_minutes }
         ),
+        2 => (0..2_usize, 1..5_u32, 1..300_u64, 0..600_u64).prop_map(
+            |(who, gpus, minutes, wait_minutes)| Step::Ask { who, gpus, minutes, wait_minutes }
+        ),
+        1 => proptest::option::of(0..3_u32).prop_map(|gpus| Step::Limit { gpus }),
+        2 => (some.clone(), any::<bool>()).prop_map(|(which, deny)| Step::Approve { which, deny }),
         1 => some.clone().prop_map(|which| Step::Release { which }),
         1 => (some.clone(), any::<bool>())
             .prop_map(|(which, following)| Step::ReleaseSeries { which, following }),
@@ -291,6 +312,42 @@ fn series(
     assert_eq!(w.fsm.reservations().count(), before + made);
 }
 
+/// On the waiting list where nothing is free in time, or a limit is passed and there is a reason.
+fn wait(
+    w: &mut World,
+    number: usize,
+    (who, count): (&str, u32),
+    [length, wait]: [Millis; 2],
+    reason: Option<String>,
+) {
+    let window = Window { starts_at: w.now, ends_at: w.now + length };
+    let gpus = GpuRequest { count, ..GpuRequest::default() };
+    let id = res(&format!("r{number}"));
+    let wish = Box::new(CreateReservation::plain(id, user(who), gpus, window));
+    let command = ReservationCommand::Wait { wish, latest_start: w.now + wait, reason };
+    drop(w.give(person(who), Command::Reservation(command)));
+}
+
+/// Of those that wait for approval one is served from now on, or over; what was approved is never asked again.
+fn approve(w: &mut World, which: usize, deny: bool) {
+    let asks = w.fsm.waitlist().without_place().filter(|waiter| waiter.asks());
+    let Some(id) = pick(asks.map(|waiter| waiter.wish.id.clone()), which) else { return };
+    let command = match deny {
+        true => ReservationCommand::Deny { id: id.clone(), why: "x".to_owned() },
+        false => ReservationCommand::Approve { id: id.clone() },
+    };
+    let answer = w.give(person("root"), Command::Reservation(command));
+    let is_made = w.fsm.reservation(&id).is_some();
+    let still_asks = w.fsm.waitlist().waits(&id).is_some_and(|waiter| waiter.asks());
+    match answer {
+        Ok(Reply::ReservationCreated { .. }) => assert!(is_made && !deny && !still_asks),
+        Ok(Reply::ReservationWaits { .. }) => assert!(!is_made && !deny && !still_asks),
+        Ok(Reply::Done) => assert!(!is_made && deny && w.fsm.waitlist().was_over(&id).is_some()),
+        Ok(other) => panic!("{other:?}"),
+        Err(_) => assert!(!is_made),
+    }
+}
+
 /// Takes one step. Refusals are part of the game; broken invariants panic inside.
 fn take(w: &mut World, number: usize, step: &Step) {
     match step {
@@ -299,14 +356,20 @@ fn take(w: &mut World, number: usize, step: &Step) {
             drop(w.reserve(PEOPLE[*who], &format!("r{number}"), *gpus, from, length));
         }
         Step::Wait { who, gpus, minutes, wait_minutes } => {
-            let window = Window { starts_at: w.now, ends_at: w.now + Millis::minutes(*minutes) };
-            let gpus = GpuRequest { count: *gpus, ..GpuRequest::default() };
-            let (id, who) = (res(&format!("r{number}")), PEOPLE[*who]);
-            let wish = Box::new(CreateReservation::plain(id, user(who), gpus, window));
-            let latest_start = w.now + Millis::minutes(*wait_minutes);
-            let command = ReservationCommand::Wait { wish, latest_start };
-            drop(w.give(person(who), Command::Reservation(command)));
+            let times = [*minutes, *wait_minutes].map(Millis::minutes);
+            wait(w, number, (PEOPLE[*who], *gpus), times, None);
         }
+        Step::Ask { who, gpus, minutes, wait_minutes } => {
+            let times = [*minutes, *wait_minutes].map(Millis::minutes);
+            wait(w, number, (PEOPLE[*who], *gpus), times, Some("x".to_owned()));
+        }
+        Step::Limit { gpus } => {
+            let limits = ReservationLimits { gpus: *gpus, ..ReservationLimits::default() };
+            let group = GroupName::parse("*").unwrap();
+            let set = Command::Limits(LimitsCommand::Set { group, limits });
+            w.give(person("root"), set).unwrap();
+        }
+        Step::Approve { which, deny } => approve(w, *which, *deny),
         Step::Series { who, gpus, from_minutes, minutes, skip } => {
             let dates = (Millis::minutes(*from_minutes), Millis::minutes(*minutes));
             series(w, number, PEOPLE[*who], *gpus, dates, *skip);

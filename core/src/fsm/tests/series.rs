@@ -173,7 +173,7 @@ fn dates_beyond_a_users_limit_are_refused_one_by_one() {
     else {
         panic!("taken")
     };
-    let wanted = [(7, "limit_reached"), (21, "invalid_field"), (28, "invalid_field")];
+    let wanted = [(7, "above_limit"), (21, "above_limit"), (28, "above_limit")];
     assert_eq!(days(&problems), wanted);
 }
 

@@ -45,7 +45,7 @@ fn wait_as(
     wait: Millis,
 ) -> Result<Reply, Rejection> {
     let latest_start = wish.window.starts_at + wait;
-    let command = ReservationCommand::Wait { wish: Box::new(wish), latest_start };
+    let command = ReservationCommand::Wait { wish: Box::new(wish), latest_start, reason: None };
     w.give(actor, Command::Reservation(command))
 }
 
@@ -244,7 +244,8 @@ fn a_limit_is_waited_for_and_holds_when_something_comes_free() {
     };
     let too_many = wish(&w, "ada", "a", any(2), HOUR);
     let refused = wait_as(&mut w, ada(), too_many, HOUR).unwrap_err();
-    assert!(matches!(refused, Rejection::InvalidField { .. }), "{refused:?}");
+    let Rejection::AboveLimit { why } = refused else { panic!("{refused:?}") };
+    assert!(matches!(*why, Rejection::InvalidField { .. }), "{why:?}");
     for name in ["a", "b"] {
         let one = wish(&w, "ada", name, any(1), Millis::hours(2));
         assert_eq!(wait_as(&mut w, ada(), one, HOUR).unwrap(), waits(name));

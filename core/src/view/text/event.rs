@@ -678,6 +678,7 @@ impl Event {
             E::Hold(event) => write!(f, "{event}"),
             E::Idle(event) => write!(f, "{event}"),
             E::Risk(event) => fmt_risk(f, event, names),
+            E::Approval(event) => write!(f, "{event}"),
             E::Notice(event) => write!(f, "{event}"),
         }
     }

@@ -3,6 +3,7 @@
 //! A sentence names who, what and the way out. It holds no absolute time, as the reader's edge knows the zone, and no
 //! UUID where a [`Names`] knows what people call the GPU.
 
+mod approval;
 mod attention;
 mod event;
 mod gpu;

@@ -165,6 +165,8 @@ impl fmt::Display for WaitOverWhy {
             Self::TooLate => f.write_str("no place was free by its latest start"),
             Self::Cancelled { by } => write!(f, "cancelled by {by}"),
             Self::Refused { why } => f.write_str(why),
+            Self::Denied { by, why } => write!(f, "denied by {by}: {why}"),
+            Self::NotApproved => f.write_str("nobody approved it by its latest start"),
         }
     }
 }
@@ -240,5 +242,11 @@ impl fmt::Display for Keeps {
 
 /// It left the waiting list without a place.
 pub(super) fn fmt_wait_over(f: &mut fmt::Formatter<'_>, why: &WaitOverWhy) -> fmt::Result {
-    write!(f, "removed from the waiting list: {why}")
+    match why {
+        WaitOverWhy::Denied { .. } => write!(f, "{why}"),
+        WaitOverWhy::TooLate
+        | WaitOverWhy::Cancelled { .. }
+        | WaitOverWhy::Refused { .. }
+        | WaitOverWhy::NotApproved => write!(f, "removed from the waiting list: {why}"),
+    }
 }

@@ -300,7 +300,34 @@ pub(super) fn many_gpus() -> Vec<pb::Gpu> {
     (0..40).map(gpu).collect()
 }
 
-/// An active reservation that was made longer.
+/// One that passes a limit, as somebody sees it who may approve it.
+pub(super) fn requested_reservation() -> pb::Reservation {
+    pb::Reservation {
+        id: "res-7qm2hx".to_owned(),
+        state: "requested".to_owned(),
+        waiting_place: 0,
+        reason: "waits for approval".to_owned(),
+        approval: Some(pb::ReservationApproval {
+            reason: "the deadline on Friday".to_owned(),
+            above: "at most 1 at once (limit of students), this is 2".to_owned(),
+            given_by: String::new(),
+            effect: Some(pb::ApprovalEffect {
+                place: Some(pb::ReservationPlace {
+                    node: "titan01".to_owned(),
+                    gpus: vec![gpu_ref(0), gpu_ref(3)],
+                    starts_at_unix_ms: at(60),
+                    ends_at_unix_ms: at(300),
+                }),
+                waits_for: String::new(),
+                gpus_like_it: 8,
+                left_free: 3,
+                owner_has: 1,
+            }),
+        }),
+        ..waiting_reservation()
+    }
+}
+
 pub(super) fn waiting_reservation() -> pb::Reservation {
     pb::Reservation {
         id: "res-4kx2mt".to_owned(),
@@ -322,6 +349,7 @@ pub(super) fn waiting_reservation() -> pb::Reservation {
     }
 }
 
+/// An active reservation that was made longer.
 pub(super) fn reservation() -> pb::Reservation {
     pb::Reservation {
         id: "res-9d2fwm".to_owned(),
@@ -354,6 +382,7 @@ pub(super) fn reservation() -> pb::Reservation {
         earliest_start_unix_ms: 0,
         latest_start_unix_ms: 0,
         waits_for: String::new(),
+        approval: None,
         idle_since_unix_ms: at(0),
         idle_release_unix_ms: at(300),
     }

@@ -84,6 +84,9 @@ fn limits_have_the_agreed_json() {
     };
     let none = pb::ReservationLimits { group: "*".to_owned(), ..pb::ReservationLimits::default() };
     check("reservation-limits", &[some, none].map(limits::ReservationLimits::from));
+    let approvers =
+        pb::Approvers { members: vec!["prof".to_owned()], groups: vec!["staff".to_owned()] };
+    check("approvers", &[limits::Approvers::from(approvers)]);
 }
 
 #[test]
