@@ -196,7 +196,6 @@ impl Failure {
             Rejection::AboveLimit { why } => {
                 let of_limit = Self::of_rejection((**why).clone(), clock);
                 (failure.message, failure.details) = (of_limit.message, of_limit.details);
-                failure.hint = Some(ASK.to_owned());
             }
             Rejection::UnknownUsers { .. } => {
                 failure.hint = Some("with --yes it is done all the same".to_owned());
@@ -317,9 +316,6 @@ fn next_slot_line(next: Option<&Slot>, clock: &Clock) -> String {
 fn gpus(count: usize) -> String {
     if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
 }
-
-/// What follows where a limit refuses a reservation.
-const ASK: &str = "to ask for approval, add --ask \"what you need it for\"";
 
 fn exit_of_rejection(rejection: &Rejection) -> Exit {
     match rejection {

@@ -148,15 +148,12 @@ impl Callers {
         Ok(names)
     }
 
-    /// All who may approve reservations above a limit and can be named; the admins where nobody else may.
+    /// All who may approve reservations above a limit and can be named; not the admins.
     ///
     /// # Errors
     /// Where the name service does not answer.
     pub(crate) async fn approver_names(&self) -> Result<BTreeSet<UserName>, Status> {
         let approvers = self.raft.read(|fsm| fsm.approvers().clone());
-        if approvers.is_empty() {
-            return self.admin_names().await;
-        }
         let groups = approvers.groups.iter().map(ToString::to_string).collect();
         Ok(approvers.members.into_iter().chain(members_of(groups).await?).collect())
     }

@@ -121,7 +121,7 @@ pub enum Rejection {
     #[error("{what}: at most {limit}")]
     LimitReached { what: String, limit: u64 },
     /// A limit of the owner's groups or project refuses it. Somebody may approve it all the same.
-    #[error("{why}")]
+    #[error("{}", problem(why))]
     AboveLimit { why: Box<Rejection> },
     #[error("{what} is not as the plan assumed: {why}")]
     PlanStale { what: String, why: String },
@@ -254,6 +254,14 @@ impl Rejection {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
 fn is_zero(more: &u32) -> bool {
     *more == 0
+}
+
+/// What is wrong, without the field that it is wrong in.
+fn problem(why: &Rejection) -> String {
+    match why {
+        Rejection::InvalidField { problem, .. } => problem.clone(),
+        other => other.to_string(),
+    }
 }
 
 fn changed(by: Option<&str>) -> String {

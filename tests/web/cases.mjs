@@ -165,6 +165,48 @@ export const cases = {
     await ownBar(page, browser, "any").waitFor();
   },
 
+  async "a-taken-time-is-waited-for"(browser) {
+    const page = await browser.open(1);
+    const spot = await freeSpot(page);
+    await openDay(page, spot);
+    await book(page, spot, 10, 12, "first");
+    await page.click("#reserve");
+    await page.selectOption("#book-node", spot.node);
+    await page.check(`#book-gpus input[value="${spot.uuid}"]`);
+    await page.uncheck("#book-now");
+    await page.fill("#book-from", `${dayOf(spot.day)}T10:00`);
+    await page.fill("#book-until", `${dayOf(spot.day)}T12:00`);
+    await page.locator("#book-verdict.bad").waitFor();
+    await page.selectOption("#book-wait", "120");
+    await page.locator("#book-verdict", { hasText: "waiting list" }).waitFor();
+    await browser.shoot(page, "wait");
+    // Two hours later it is free.
+    await page.click("#book-send");
+    await page.locator("#book[open]").waitFor({ state: "hidden" });
+    const taken = async () => (await calendar(page)).find((gpu) => gpu.uuid === spot.uuid).taken;
+    assert.equal((await taken()).length, 2, "it has the earliest place");
+  },
+
+  async "above-a-limit-one-asks"(browser) {
+    const page = await browser.open(1);
+    const spot = await freeSpot(page);
+    await openDay(page, spot);
+    await page.click("#reserve");
+    assert.equal(await page.locator("#book-ask").isVisible(), false);
+    await page.uncheck("#book-now");
+    await page.fill("#book-from", `${dayOf(spot.day)}T10:00`);
+    await page.fill("#book-until", `${dayOf(spot.day + 3 * DAY)}T10:00`);
+    await page.locator("#book-ask").waitFor();
+    assert.match(await page.locator("#book-verdict").textContent(), /at most/);
+    await page.fill("#book-ask", "the deadline <b>");
+    await browser.shoot(page, "ask");
+    await page.click("#book-send");
+    await page.locator(".notice", { hasText: "waits for approval" }).waitFor();
+    await page.goto(`${new URL(page.url()).origin}/mine`);
+    await page.locator(".state-requested").waitFor();
+    await browser.shoot(page, "requested");
+  },
+
   async "several-rows-are-one-block"(browser) {
     const page = await browser.open();
     const spot = await freeSpot(page, 2);

@@ -36,6 +36,8 @@ for _ in $(seq "$ready_s"); do
     sleep 1
 done
 export FLEET_CONFIG=$state/fleet.toml
+# The second person asks for approval above this.
+"$fleet" reservation limits '*' --time 48h >"$target/limits.log"
 one=$("$fleet" web)
 # An account of every machine, which fleet dev lets in.
 other=$(setpriv --reuid nobody --clear-groups "$fleet" web)

@@ -114,8 +114,8 @@ pub(crate) struct ReserveArgs {
     #[arg(short, long, requires = "waits")]
     pub(crate) detach: bool,
     /// Ask for approval if a limit refuses it, and say what you need it for. Without --from and --wait it may
-    /// start within 7 days
-    #[arg(long, value_name = "REASON", conflicts_with_all = ["adopt", "nodes", "every", "dry_run"])]
+    /// then start within 7 days
+    #[arg(long, value_name = "REASON", value_parser = clap::builder::NonEmptyStringValueParser::new(), conflicts_with_all = ["adopt", "nodes", "every", "dry_run"])]
     pub(crate) ask: Option<String>,
     /// Only show which GPUs you would get, or when they become available
     #[arg(long, conflicts_with = "wait")]

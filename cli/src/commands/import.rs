@@ -293,6 +293,7 @@ fn request(line: &SheetLine, gpus: GpuWish) -> CreateReservationRequest {
         dry_run: false,
         wait_ms: 0,
         ask_reason: String::new(),
+        ask_wait_ms: 0,
     }
 }
 

@@ -6,8 +6,8 @@ use fleet_core::time::Millis;
 use fleet_core::view::ReservationShown;
 use fleet_proto::json::reservation::{Reservation, ReservationRules};
 use fleet_proto::v1::{
-    ExtendReservationRequest, GetReservationRulesRequest, ListReservationsRequest,
-    ReleaseReservationRequest, SetReservationRulesRequest,
+    ExtendReservationRequest, GetApprovalEffectRequest, GetReservationRulesRequest,
+    ListReservationsRequest, ReleaseReservationRequest, SetReservationRulesRequest,
 };
 
 use super::reserve::say_who_leaves;
@@ -114,7 +114,19 @@ pub(super) async fn fetch_one(
 pub(super) async fn show(context: &Context, args: &ReservationShowArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let id = client.resolve(KIND, &args.id).await?;
-    let reservation = fetch_one(context, &client, &id).await?;
+    let mut reservation = fetch_one(context, &client, &id).await?;
+    if reservation.state.is(ReservationShown::Requested) {
+        let request = GetApprovalEffectRequest { id: id.clone() };
+        let effect = client.call(request, async |api, r| api.get_approval_effect(r).await).await;
+        // It may be decided by now.
+        reservation = match effect {
+            Ok(effect) => reservation.with_effect(effect),
+            Err(failure) if failure.exit == Exit::Conflict => {
+                fetch_one(context, &client, &id).await?
+            }
+            Err(failure) => return Err(failure),
+        };
+    }
     let more = match reservation.series.is_some() && printer.for_people() {
         true => series::others(context, &client, &reservation).await?,
         false => Vec::new(),

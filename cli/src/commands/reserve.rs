@@ -39,16 +39,15 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     }
     let adopts = adoption(args)?;
     let window = Window::read(context, args)?;
-    let wait_ms = match context.length_of("--wait", args.wait.as_ref())? {
-        Some(wait_ms) => wait_ms,
-        None if args.ask.is_some() && args.from.is_none() && args.until.is_some() => {
-            return Err(Failure::usage("--until", "--ask needs a start or a length")
-                .hint("say --from too, or a length with -t"));
-        }
-        // Nobody approves it in the same second.
-        None if args.ask.is_some() && args.from.is_none() => APPROVED_WITHIN_MS,
-        None => 0,
-    };
+    let wait_ms = context.length_of("--wait", args.wait.as_ref())?.unwrap_or(0);
+    let starts_now = window.from.unix_ms() <= context.clock.now_ms();
+    if args.ask.is_some() && starts_now && args.until.is_some() {
+        return Err(Failure::usage("--until", "with --ask it needs a start, or a length instead")
+            .hint("say --from too, or a length with -t"));
+    }
+    // Nobody approves it in the same second.
+    let ask_wait_ms = if starts_now && wait_ms == 0 { APPROVED_WITHIN_MS } else { wait_ms };
+    let waits = Waits { wait_ms, ask_wait_ms };
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let gpus = match &adopts {
         None => Gpus::Wished(gpu::wish(&client, &args.wish).await?),
@@ -56,7 +55,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     };
     let mut new_users = args.new_users.yes;
     let made = loop {
-        match create(&client, args, gpus.clone(), (&window, wait_ms), new_users).await {
+        match create(&client, args, gpus.clone(), (&window, waits), new_users).await {
             Ok(reservation) => break reservation,
             Err(failure) if failure.names_unknown_users() && !new_users => {
                 args.new_users.ask(failure)?;
@@ -64,9 +63,13 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
                 client.ask_anew()?;
             }
             Err(failure) if !may_pass(&failure) => {
+                let failure = with_ask(failure, args);
                 return Err(nodes_without_gpus::beside(&client, gpus.wished(), failure).await);
             }
-            Err(failure) => return Err(with_command(failure, args, &window, context)),
+            Err(failure) => {
+                let failure = with_command(failure, args, &window, context);
+                return Err(with_ask(failure, args));
+            }
         }
     };
     let asks = made.state.is(ReservationShown::Requested);
@@ -193,11 +196,18 @@ impl Window {
     }
 }
 
+/// How much later than its start it may begin: in any case, and if it waits for approval.
+#[derive(Clone, Copy)]
+struct Waits {
+    wait_ms: u64,
+    ask_wait_ms: u64,
+}
+
 async fn create(
     client: &Client,
     args: &ReserveArgs,
     gpus: Gpus,
-    (window, wait_ms): (&Window, u64),
+    (window, waits): (&Window, Waits),
     new_users: bool,
 ) -> Result<Reservation, Failure> {
     let (gpus, adopts) = match gpus {
@@ -218,11 +228,24 @@ async fn create(
         with: args.with.clone(),
         new_users,
         dry_run: args.dry_run,
-        wait_ms,
+        wait_ms: waits.wait_ms,
         ask_reason: args.ask.clone().unwrap_or_default(),
+        ask_wait_ms: if args.ask.is_some() { waits.ask_wait_ms } else { 0 },
     };
     let answer = client.call(request, async |api, r| api.create_reservation(r).await).await?;
     Ok(Reservation::from(answer))
+}
+
+/// Where a limit refuses it, somebody may approve it.
+fn with_ask(failure: Failure, args: &ReserveArgs) -> Failure {
+    let is_limit = matches!(failure.rejection.as_deref(), Some(Rejection::AboveLimit { .. }));
+    match (is_limit && args.adopt.is_empty(), args.dry_run) {
+        (true, false) => failure.hint("to ask for approval, add --ask \"what you need it for\""),
+        (true, true) => {
+            failure.hint("without --dry-run, --ask \"what you need it for\" asks for approval")
+        }
+        (false, _) => failure,
+    }
 }
 
 /// Adds the command that takes the next slot.
@@ -274,6 +297,9 @@ fn next_command(args: &ReserveArgs, window: &Window, slot: &Slot, clock: &Clock)
     }
     if !args.with.is_empty() {
         words.extend(["--with".to_owned(), args.with.join(",")]);
+    }
+    if let Some(reason) = &args.ask {
+        words.extend(["--ask".to_owned(), reason.clone()]);
     }
     if let Some(at_end) = args.at_end {
         words.extend(["--at-end".to_owned(), at_end.word().to_owned()]);

@@ -203,9 +203,13 @@ fn each_process_has_a_line_and_those_without_a_lease_come_first() {
 
 #[test]
 fn reservations_are_printed_as_agreed() {
-    let all =
-        [samples::reservation(), samples::waiting_reservation(), samples::requested_reservation()];
-    check("reservations", &all.map(Reservation::from));
+    let requested = Reservation::from(samples::requested_reservation());
+    let all = [
+        samples::reservation().into(),
+        samples::waiting_reservation().into(),
+        requested.with_effect(samples::approval_effect()),
+    ];
+    check("reservations", &all);
 }
 
 #[test]

@@ -502,6 +502,7 @@ impl Fleet for Service {
         set_reservation_rules(SetReservationRulesRequest) -> ReservationRules;
         list_reservation_limits(ListReservationLimitsRequest) -> ListReservationLimitsResponse;
         set_reservation_limits(SetReservationLimitsRequest) -> ReservationLimits;
+        get_approval_effect(GetApprovalEffectRequest) -> ApprovalEffect;
         approve_reservation(ApproveReservationRequest) -> Reservation;
         deny_reservation(DenyReservationRequest) -> Reservation;
         get_approvers(GetApproversRequest) -> Approvers;

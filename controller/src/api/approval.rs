@@ -2,13 +2,15 @@
 
 use fleet_core::command::{Command, LimitsCommand, ReservationCommand};
 use fleet_core::people::PeopleChange;
+use fleet_core::{Fsm, Rejection};
+use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
 use tonic::{Request, Status};
 
-use super::Context;
 use super::people::{Named, change_of, texts};
 use super::propose::request_key;
 use super::writes::reservation_id;
+use super::{Context, views};
 
 impl Context {
     pub(super) async fn approve_reservation(
@@ -35,6 +37,25 @@ impl Context {
         let command = ReservationCommand::Deny { id: id.clone(), why: request.reason };
         self.change(&caller.actor, Some(key), Command::Reservation(command)).await?;
         self.reservation_view(&id)
+    }
+
+    /// On a copy and on a thread of its own: it searches the whole calendar.
+    pub(super) async fn approval_effect(
+        &self,
+        request: Request<v1::GetApprovalEffectRequest>,
+    ) -> Result<v1::ApprovalEffect, Status> {
+        self.callers.user(&request).await?;
+        let id = reservation_id(&request.into_inner().id)?;
+        self.newest().await?;
+        let turn = self.trials.turn().await?;
+        let (state, now) = (self.raft.read(Fsm::clone), self.clock.now());
+        let found = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let effect = state.effect_of_approval(&id, now)?;
+            Ok(views::approval_effect(&state, effect))
+        });
+        let found = found.await.map_err(|error| Status::internal(error.to_string()))?;
+        found.map_err(|rejection: Rejection| to_status(&rejection))
     }
 
     pub(super) fn approvers(&self) -> v1::Approvers {

@@ -143,6 +143,13 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.set_reservation_limits(request).await?))
     }
 
+    async fn get_approval_effect(
+        &self,
+        request: Request<v1::GetApprovalEffectRequest>,
+    ) -> Reply<v1::ApprovalEffect> {
+        Ok(Response::new(self.0.approval_effect(request).await?))
+    }
+
     async fn approve_reservation(
         &self,
         request: Request<v1::ApproveReservationRequest>,
@@ -157,20 +164,14 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.deny_reservation(request).await?))
     }
 
-    async fn get_approvers(
-        &self,
-        request: Request<v1::GetApproversRequest>,
-    ) -> Reply<v1::Approvers> {
-        self.0.callers.user(&request).await?;
-        let fresh = self.0.newest_unless_stale(&request).await?;
+    async fn get_approvers(&self, r: Request<v1::GetApproversRequest>) -> Reply<v1::Approvers> {
+        self.0.callers.user(&r).await?;
+        let fresh = self.0.newest_unless_stale(&r).await?;
         Ok(answer(self.0.approvers(), fresh))
     }
 
-    async fn set_approvers(
-        &self,
-        request: Request<v1::SetApproversRequest>,
-    ) -> Reply<v1::Approvers> {
-        Ok(Response::new(self.0.set_approvers(request).await?))
+    async fn set_approvers(&self, r: Request<v1::SetApproversRequest>) -> Reply<v1::Approvers> {
+        Ok(Response::new(self.0.set_approvers(r).await?))
     }
 
     async fn list_projects(

@@ -7,7 +7,7 @@ use fleet_core::job::SubmitJob;
 use fleet_core::{Fsm, Rejection};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Status};
 
 use super::{Context, views};
@@ -22,6 +22,14 @@ pub struct Trials(Arc<Semaphore>);
 impl Default for Trials {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(TRIALS_MAX)))
+    }
+}
+
+impl Trials {
+    /// Waits for a turn; it ends with what is returned.
+    pub(super) async fn turn(&self) -> Result<OwnedSemaphorePermit, Status> {
+        let closed = |_| Status::internal("nothing can be tried any more");
+        Arc::clone(&self.0).acquire_owned().await.map_err(closed)
     }
 }
 
@@ -43,8 +51,7 @@ impl Context {
         }
         // Only the leader knows what runs where.
         self.newest().await?;
-        let closed = |_| Status::internal("no job can be tried any more");
-        let turn = Arc::clone(&self.trials.0).acquire_owned().await.map_err(closed)?;
+        let turn = self.trials.turn().await?;
         let wish = SubmitJob { id: self.new_job_id()?, owner, spec, marker: String::new() };
         // The state is read only while it is copied: planning a long queue takes longer than others may wait.
         let (state, now) = (self.raft.read(Fsm::clone), self.clock.now());

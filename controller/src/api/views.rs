@@ -21,7 +21,8 @@ use fleet_core::reservation::{Place, Reservation, ReservationState};
 use fleet_core::scheduler::Plan;
 use fleet_core::view::reservation::Listed;
 use fleet_core::view::{self, GpuReason, GpuState, JobReason, NamesAt};
-use fleet_core::{Fsm, Timestamp};
+use fleet_core::waitlist::Waiter;
+use fleet_core::{Fsm, Rejection, Timestamp};
 use fleet_proto::convert::wish::job_spec_to_wire;
 use fleet_proto::v1;
 
@@ -314,7 +315,7 @@ pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1
         earliest_start_unix_ms: waits.map_or(0, |waiter| waiter.earliest_start().0),
         latest_start_unix_ms: waits.map_or(0, |waiter| waiter.latest_start.0),
         waits_for: String::new(),
-        approval: None,
+        approval: waits.and_then(approval),
         idle_since_unix_ms: idle.map_or(0, |idle| idle.since.0),
         idle_release_unix_ms: idle.and_then(|idle| idle.release_at).map_or(0, |at| at.0),
     }
@@ -328,13 +329,7 @@ pub(super) fn reservation_of(
 ) -> Option<v1::Reservation> {
     let listed = || {
         let listed = Listed::of(fsm, id)?;
-        let mut shown = without_place(fsm, listed);
-        shown.reason = listed.why(fsm);
-        if let (Listed::Waits(waiter), Some(approval)) = (listed, &mut shown.approval) {
-            let effect = || fsm.effect_of_approval(waiter, fsm.now());
-            approval.effect = waiter.asks().then(|| approval_effect(fsm, effect()));
-        }
-        Some(shown)
+        Some(v1::Reservation { reason: listed.why(fsm), ..without_place(fsm, listed) })
     };
     fsm.reservation(id).map(|r| reservation(fsm, sessions, r)).or_else(listed)
 }
@@ -363,20 +358,25 @@ pub(super) fn without_place(fsm: &Fsm, listed: Listed<'_>) -> v1::Reservation {
         earliest_start_unix_ms: waiter.earliest_start().0,
         latest_start_unix_ms: waiter.latest_start.0,
         waits_for: listed.wanted(),
-        approval: waiter.approval.as_ref().map(|approval| v1::ReservationApproval {
-            reason: approval.reason.clone(),
-            above: approval.above.clone(),
-            given_by: approval.given_by.clone().unwrap_or_default(),
-            effect: None,
-        }),
+        approval: approval(waiter),
         ..v1::Reservation::default()
     }
 }
 
-fn approval_effect(fsm: &Fsm, effect: ApprovalEffect) -> v1::ApprovalEffect {
+fn approval(waiter: &Waiter) -> Option<v1::ReservationApproval> {
+    let approval = waiter.approval.as_ref()?;
+    Some(v1::ReservationApproval {
+        reason: approval.reason.clone(),
+        above: approval.above.clone(),
+        given_by: approval.given_by.clone().unwrap_or_default(),
+    })
+}
+
+pub(super) fn approval_effect(fsm: &Fsm, effect: ApprovalEffect) -> v1::ApprovalEffect {
     let ApprovalEffect { place, gpus_like_it, left_free, owner_has } = effect;
     let (place, waits_for) = match place {
         Ok(place) => (Some(reservation_place(fsm, &place)), String::new()),
+        Err(Rejection::NotNow { why }) => (None, why),
         Err(refused) => (None, refused.to_string()),
     };
     v1::ApprovalEffect { place, waits_for, gpus_like_it, left_free, owner_has }

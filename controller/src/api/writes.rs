@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use fleet_core::checkpoint::{Checkpoint, CheckpointId, RestartFrom};
 use fleet_core::command::{
-    ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand, JobCommand,
-    JobDefaultsChange, RequestKey, ReservationCommand, TokenCommand,
+    AskForApproval, ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand,
+    JobCommand, JobDefaultsChange, RequestKey, ReservationCommand, TokenCommand,
 };
 use fleet_core::ending::EndPolicy;
 use fleet_core::id::{JobId, ReservationId};
@@ -161,13 +161,17 @@ impl Context {
             Some(reply) => reply,
             None => {
                 let wish = self.checked_wish(&request, id, &caller, &key).await?;
-                let reason = Some(request.ask_reason).filter(|reason| !reason.is_empty());
+                let starts_at = wish.window.starts_at;
+                let ask = (!request.ask_reason.is_empty()).then(|| AskForApproval {
+                    reason: request.ask_reason.clone(),
+                    latest_start: starts_at + Millis(request.ask_wait_ms.max(request.wait_ms)),
+                });
                 let command = match request.wait_ms {
-                    0 if reason.is_none() => ReservationCommand::Create(wish),
+                    0 if ask.is_none() => ReservationCommand::Create(wish),
                     wait => ReservationCommand::Wait {
-                        latest_start: wish.window.starts_at + Millis(wait),
+                        latest_start: starts_at + Millis(wait),
                         wish: Box::new(wish),
-                        reason,
+                        ask,
                     },
                 };
                 self.change(&caller.actor, Some(key), Command::Reservation(command)).await?

@@ -38,8 +38,8 @@ const MAKE_MANY: [&str; 2] = ["create_series", "import_reservations"];
 pub(super) enum To {
     People(Vec<UserName>),
     Admins,
-    /// Those who may approve it, but not this one, who asks for it.
-    Approvers(UserName),
+    /// Those who may approve it: not these, who would use it.
+    Approvers(Vec<UserName>),
 }
 
 /// People hear it only after a time, unless this is over by then.
@@ -98,7 +98,10 @@ impl World for Fsm {
     fn users_of(&self, id: &ReservationId) -> Vec<UserName> {
         match self.reservation(id) {
             Some(reservation) => reservation.users().cloned().collect(),
-            None => self.owner_of_reservation(id).cloned().into_iter().collect(),
+            None => match self.waitlist().get(id) {
+                Some(waiter) => waiter.wish.users().cloned().collect(),
+                None => self.owner_of_reservation(id).cloned().into_iter().collect(),
+            },
         }
     }
 
@@ -240,7 +243,8 @@ fn reservation_news(
         }
         Event::Approval(event) => match &**event {
             ApprovalEvent::Asked { reservation, owner, .. } => {
-                News { to: To::Approvers(owner.clone()), ..known(reservation, "") }
+                let users = std::iter::once(owner.clone()).chain(world.users_of(reservation));
+                News { to: To::Approvers(users.collect()), ..known(reservation, "") }
             }
             ApprovalEvent::Given { reservation, by } => known(reservation, by),
             ApprovalEvent::ApproversSet { .. } => return None,

@@ -150,7 +150,7 @@ impl Office {
                 let of = |body: &AuditBody| events::notices(body, fsm, &NamesAt::new(fsm, body.at));
                 records.flat_map(of).collect()
             });
-            if found.iter().any(|(to, _)| *to == To::Admins) {
+            if found.iter().any(|(to, _)| !matches!(to, To::People(_))) {
                 self.ask_admins().await;
             }
             if found.iter().any(|(to, _)| matches!(to, To::Approvers(_))) {
@@ -160,10 +160,7 @@ impl Office {
                 let people: Vec<UserName> = match to {
                     To::People(people) => people,
                     To::Admins => self.admins.iter().flatten().cloned().collect(),
-                    To::Approvers(but) => {
-                        let all = self.approvers.iter().flatten();
-                        all.filter(|user| **user != but).cloned().collect()
-                    }
+                    To::Approvers(but) => self.who_decides(&but),
                 };
                 let hears = |user: &&UserName| hears(user, &notice) && self.wants(user, &notice);
                 let people: Vec<&UserName> = people.iter().filter(hears).collect();
@@ -182,6 +179,19 @@ impl Office {
         let Some(settings) = &self.mail.settings else { return false };
         let wants = self.raft.read(|fsm| addresses::wants(fsm, settings, user));
         wants.is_some_and(|(_, off)| !off.contains(&notice.kind))
+    }
+
+    /// The approvers that may decide; without one, the admins.
+    fn who_decides(&self, but: &[UserName]) -> Vec<UserName> {
+        let may = |user: &&UserName| {
+            let is_open = self.raft.read(|fsm| fsm.access().disabled(user).is_none());
+            is_open && !but.contains(user)
+        };
+        let found: Vec<UserName> = self.approvers.iter().flatten().filter(may).cloned().collect();
+        match found.is_empty() {
+            true => self.admins.iter().flatten().cloned().collect(),
+            false => found,
+        }
     }
 
     /// The same for those who approve.

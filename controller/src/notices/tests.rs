@@ -119,7 +119,7 @@ fn told(actor: Actor, action: &str, event: Event) -> Option<(String, String)> {
 fn names(to: &To) -> String {
     match to {
         To::Admins => "admins".to_owned(),
-        To::Approvers(but) => format!("approvers but {but}"),
+        To::Approvers(but) => format!("approvers but {}", names(&To::People(but.clone()))),
         To::People(people) => people.iter().map(UserName::as_str).collect::<Vec<_>>().join(","),
     }
 }

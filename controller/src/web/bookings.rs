@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Response};
+use fleet_core::time::Millis;
 use fleet_proto::json::One;
 use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1;
@@ -14,6 +15,9 @@ use tonic::Status;
 use super::ask::ask;
 use super::session::LoggedIn;
 use super::{Shared, Web, answer};
+
+/// How long one that is to begin now may wait for approval.
+const APPROVED_WITHIN: Millis = Millis::days(7);
 
 /// A reservation as the page wishes for it. Empty and missing mean the same.
 #[derive(Debug, Default, Deserialize)]
@@ -32,6 +36,10 @@ pub(super) struct Wish {
     note: String,
     project: String,
     with: Vec<String>,
+    /// How much later it may start; 0: not at all.
+    wait_minutes: u32,
+    /// What it is needed for, if it passes a limit: it waits for approval then.
+    ask: String,
     dry_run: bool,
 }
 
@@ -85,6 +93,10 @@ impl Wish {
             project: self.project,
             with: self.with,
             dry_run: self.dry_run,
+            wait_ms: Millis::minutes(self.wait_minutes.into()).0,
+            // Nobody approves in the same second what is to begin now.
+            ask_wait_ms: if starts_at_unix_ms == 0 { APPROVED_WITHIN.0 } else { 0 },
+            ask_reason: self.ask,
             ..v1::CreateReservationRequest::default()
         })
     }

@@ -64,6 +64,12 @@ impl Reservation {
             | ReservationShown::Cancelling
             | ReservationShown::Cancelled => false,
         });
+        // Without GPUs: lists do not say what it waits for.
+        let waits = match (reservation.waiting_place, reservation.approval.as_ref()) {
+            (Some(place), _) => Some(format!("place {place} on the waiting list")),
+            (None, Some(approval)) => Some(format!("above a limit: {}", approval.above)),
+            (None, None) => None,
+        };
         Self {
             gpus: reservation.gpus_shown(),
             from: reservation.starts_at.map(|at| at.to_string()),
@@ -72,7 +78,7 @@ impl Reservation {
             idle_since: reservation.idle_since.map(|at| at.to_string()),
             idle_release_at: reservation.idle_release_at.map(|at| at.to_string()),
             note: reservation.note,
-            reason: reservation.unconfirmed.or(reservation.reason),
+            reason: reservation.unconfirmed.or(reservation.reason).or(waits),
             open: open && mine,
             owner: Some(reservation.owner).filter(|_| !mine),
             id: reservation.id,

@@ -72,6 +72,15 @@ pub struct ReservationChange {
     pub note: Option<String>,
 }
 
+/// What somebody says who asks for a reservation above a limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskForApproval {
+    /// What it is needed for.
+    pub reason: String,
+    /// It begins by then, or not at all, if it waits for approval.
+    pub latest_start: Timestamp,
+}
+
 /// About reservations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -82,9 +91,9 @@ pub enum ReservationCommand {
         /// Its window begins at the earliest start.
         wish: Box<CreateReservation>,
         latest_start: Timestamp,
-        /// Why it should be approved, if it passes a limit. Without it such a wish is refused.
+        /// If it passes a limit: it waits for approval. Without this it is refused.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        reason: Option<String>,
+        ask: Option<AskForApproval>,
     },
     /// What passes a limit and waits for that is served from now on.
     Approve {

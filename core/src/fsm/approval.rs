@@ -8,14 +8,17 @@ use super::waitlist::booking_of;
 use super::{Fsm, Turn};
 use crate::actor::{Actor, Who};
 use crate::approval::ApprovalEvent;
-use crate::calendar::{Calendar, same_model};
+use crate::calendar::Calendar;
 use crate::event::Event;
-use crate::gpu::{Gpu, Presence};
+use crate::gpu::Gpu;
 use crate::id::ReservationId;
+use crate::node::Node;
 use crate::people::{People, PeopleChange};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::{Place, WaitOverWhy};
+use crate::scheduler::claims;
+use crate::state::wish::{Wish, broken};
 use crate::time::{Timestamp, Window};
 use crate::waitlist::Waiter;
 
@@ -24,7 +27,7 @@ use crate::waitlist::Waiter;
 pub struct ApprovalEffect {
     /// Where and when it would be, if it was approved now; or why it would have to wait.
     pub place: Result<Place, Rejection>,
-    /// GPUs of the model that it asks for, or of all models.
+    /// GPUs in service that it could have by what it asks for.
     pub gpus_like_it: u32,
     /// Those of them that nobody has at any time while it lasts, without its own.
     pub left_free: u32,
@@ -33,26 +36,39 @@ pub struct ApprovalEffect {
 }
 
 impl Fsm {
-    /// What follows if it is approved. Reads the calendar of all GPUs, so not for lists.
-    pub fn effect_of_approval(&self, waiter: &Waiter, now: Timestamp) -> ApprovalEffect {
+    /// What follows if the one that waits under that id is approved now. Works on a copy, as the state's own time is that
+    /// of its last entry; and reads the calendar of all GPUs.
+    ///
+    /// # Errors
+    /// Nothing under that id waits for approval.
+    pub fn effect_of_approval(
+        &self,
+        id: &ReservationId,
+        now: Timestamp,
+    ) -> Result<ApprovalEffect, Rejection> {
         let trial = self.as_of(now);
+        let (_, waiter) = trial.check_approval(id)?;
         let place = trial.place_beyond_limits(waiter);
         let starts_at = waiter.earliest_start().max(trial.now);
         let earliest = Window { starts_at, ends_at: starts_at + waiter.length() };
         let window = place.as_ref().map_or(earliest, |(window, ..)| *window);
         let wish = &waiter.wish.gpus;
+        let meant = Wish::new(wish);
         let like_it = |gpu: &&Gpu| {
-            gpu.presence == Presence::Present
-                && wish.model.as_ref().is_none_or(|model| same_model(model, &gpu.model))
+            let node = trial.nodes.get(&gpu.node);
+            let serves = |node: &Node| node.closed().is_none() && broken(node, gpu).is_none();
+            node.is_some_and(serves) && meant.means(gpu)
         };
         let gpus: Vec<&Gpu> = trial.gpus.values().filter(like_it).collect();
-        let calendar = Calendar::within(&trial, &window);
-        let free = gpus.iter().filter(|gpu| calendar.on(&gpu.uuid).is_empty()).count();
-        let own = place.as_ref().map_or(0, |(.., gpus)| gpus.len());
+        let held = claims::held_within(&trial, &window);
+        let calendar = Calendar::within(&trial, &window).with_held(&trial, &held);
+        let own = place.as_ref().map_or(&[][..], |(.., gpus)| gpus);
+        let is_left = |gpu: &&&Gpu| calendar.on(&gpu.uuid).is_empty() && !own.contains(&gpu.uuid);
+        let left = gpus.iter().filter(is_left).count();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        ApprovalEffect {
+        Ok(ApprovalEffect {
             gpus_like_it: count(gpus.len()),
-            left_free: count(free.saturating_sub(own)),
+            left_free: count(left),
             owner_has: count(trial.most_at_once(&booking_of(&waiter.wish, window))),
             place: place.map(|(window, node, gpus)| Place {
                 node,
@@ -60,7 +76,7 @@ impl Fsm {
                 window,
                 wish: wish.clone(),
             }),
-        }
+        })
     }
 
     /// Who may approve reservations above a limit, beside admins.
@@ -99,6 +115,7 @@ impl Fsm {
                 None => "it passes no limit and needs no approval".to_owned(),
             },
             None if self.reservations.get(id).is_some() => {
+                self.open_reservation(id)?;
                 "it has its GPUs and needs no approval".to_owned()
             }
             None => return Err(self.has_no_place(id)),

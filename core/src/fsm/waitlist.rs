@@ -14,7 +14,7 @@ use crate::access::AccessEvent;
 use crate::actor::{Actor, Who};
 use crate::approval::{Approval, ApprovalEvent};
 use crate::calendar::{self, Leaving};
-use crate::command::CreateReservation;
+use crate::command::{AskForApproval, CreateReservation};
 use crate::event::Event;
 use crate::id::ReservationId;
 use crate::name::{NodeName, UserName};
@@ -61,8 +61,8 @@ struct Search<'a> {
 pub(super) struct Asked<'a> {
     pub(super) wish: &'a CreateReservation,
     pub(super) latest_start: Timestamp,
-    /// Why it should be approved, if it passes a limit.
-    pub(super) reason: Option<&'a str>,
+    /// To be approved, if it passes a limit.
+    pub(super) ask: Option<&'a AskForApproval>,
 }
 
 /// What becomes of a wish that may wait.
@@ -91,7 +91,7 @@ impl Fsm {
         turn: &mut Turn<'_>,
         asked: &Asked<'_>,
     ) -> Result<Reply, Rejection> {
-        let Asked { wish, latest_start, .. } = *asked;
+        let Asked { wish, latest_start, ask } = *asked;
         let (window, answer) = self.check_wait(turn.actor, asked)?;
         let mut waiter = Waiter {
             wish: CreateReservation { window, ..wish.clone() },
@@ -104,12 +104,14 @@ impl Fsm {
         let (id, order) = (wish.id.clone(), self.applied);
         match answer {
             Answer::Asks(approval) => {
+                let latest_start = ask.map_or(latest_start, |ask| ask.latest_start);
+                waiter.latest_start = latest_start.max(waiter.latest_start);
                 turn.say(Event::Approval(Box::new(ApprovalEvent::Asked {
                     reservation: id.clone(),
                     owner: wish.owner.clone(),
                     gpus: wish.gpus.clone(),
                     length: waiter.length(),
-                    latest_start,
+                    latest_start: waiter.latest_start,
                     reason: approval.reason.clone(),
                     above: approval.above.clone(),
                 })));
@@ -153,7 +155,7 @@ impl Fsm {
         actor: &Actor,
         asked: &Asked<'_>,
     ) -> Result<(Window, Answer), Rejection> {
-        let Asked { wish, latest_start, reason } = *asked;
+        let Asked { wish, latest_start, ask } = *asked;
         let length = wish.window.ends_at.since(wish.window.starts_at);
         let starts_at = self.check_wish(actor, wish)?.starts_at;
         let window = Window { starts_at, ends_at: starts_at + length };
@@ -161,6 +163,38 @@ impl Fsm {
             let problem = "what runs now cannot be taken over later: it cannot wait";
             return Err(Rejection::field("adopts", problem));
         }
+        // Who asks does not have to wait: then the time that it took to ask does not count.
+        let latest_start = if ask.is_some() { latest_start.max(starts_at) } else { latest_start };
+        self.check_latest(starts_at, latest_start)?;
+        if let Some(ask) = ask {
+            check_text("ask_reason", &ask.reason)?;
+            if ask.reason.trim().is_empty() {
+                let problem = "missing: who may approve it reads what it is for";
+                return Err(Rejection::field("ask_reason", problem));
+            }
+            self.check_latest(starts_at, ask.latest_start.max(starts_at))?;
+        }
+        calendar::is_built(self, &wish.gpus)?;
+        let limits = self.check_limits(actor, &booking_of(wish, window), true);
+        if let Some(most) = self.has_all_reservations() {
+            let what = "open reservations".to_owned();
+            return Err(Rejection::LimitReached { what, limit: most as u64 });
+        }
+        let answer = match (limits, ask) {
+            (Err(above), Some(ask)) => self.asked_for(wish, (window, latest_start), ask, above)?,
+            // What counts against it may be over in time.
+            (Ok(()) | Err(Rejection::LimitReached { .. }), ask) => {
+                self.placed_or_asked_for(actor, wish, (window, latest_start), ask)?
+            }
+            (Err(other), None) => return Err(other.above_limit()),
+        };
+        if !matches!(answer, Answer::Place(_)) {
+            self.check_room_on_waitlist(&wish.owner)?;
+        }
+        Ok((window, answer))
+    }
+
+    fn check_latest(&self, starts_at: Timestamp, latest_start: Timestamp) -> Result<(), Rejection> {
         if latest_start < starts_at || latest_start.since(starts_at) > WAIT_MAX {
             let problem = format!("must be at most {WAIT_MAX} after the start, and not before it");
             return Err(Rejection::field("latest_start", problem));
@@ -169,58 +203,64 @@ impl Fsm {
             let problem = format!("at most {RESERVATION_AHEAD_MAX} ahead");
             return Err(Rejection::field("latest_start", problem));
         }
-        calendar::is_built(self, &wish.gpus)?;
-        let above = self.limit_to_pass(actor, &booking_of(wish, window), reason)?;
-        if let Some(most) = self.has_all_reservations() {
-            let what = "open reservations".to_owned();
-            return Err(Rejection::LimitReached { what, limit: most as u64 });
+        Ok(())
+    }
+
+    /// One that a limit refuses at its start. Who names a start wants that one: nobody should approve what cannot be.
+    fn asked_for(
+        &self,
+        wish: &CreateReservation,
+        (window, latest_start): (Window, Timestamp),
+        ask: &AskForApproval,
+        above: Rejection,
+    ) -> Result<Answer, Rejection> {
+        let last = ask.latest_start.max(latest_start);
+        if last <= self.now {
+            let problem = "nobody approves it in time: say a later start, or how long it may wait";
+            return Err(Rejection::field("ask_reason", problem));
         }
-        let by = if above.is_some() { None } else { Some(actor) };
-        let (last, leaving) = (latest_start, self.leaving_for_one_more());
-        let found = self.earliest_place(&Search { by, wish, window, last, leaving, on: None });
-        // Who asks and names a start wants that one: nobody should approve what cannot be.
-        if found.is_none() && reason.is_some() && latest_start == starts_at {
+        let leaving = self.leaving_for_one_more(None);
+        let search = Search { by: None, wish, window, last, leaving, on: None };
+        if last == window.starts_at && self.earliest_place(&search).is_none() {
             let held = claims::held_within(self, &window);
             calendar::choose(self, &wish.gpus, window, calendar::Unleased::Blocks, &held)?;
         }
-        let answer = match (above, found) {
-            (Some(approval), _) => Answer::Asks(approval),
-            (None, Some(granted)) => return Ok((window, Answer::Place(granted))),
-            (None, None) => Answer::Waits,
-        };
-        self.check_room_on_waitlist(&wish.owner)?;
-        Ok((window, answer))
+        let (reason, above) = (ask.reason.clone(), limit_said(above));
+        Ok(Answer::Asks(Approval { reason, above, given_by: None }))
     }
 
-    /// The limit that the wish passes and for which it asks to be approved.
-    fn limit_to_pass(
+    /// One that no limit refuses at its start: maybe at the first place that is free.
+    fn placed_or_asked_for(
         &self,
         actor: &Actor,
-        booking: &Booking<'_>,
-        reason: Option<&str>,
-    ) -> Result<Option<Approval>, Rejection> {
-        if let Some(reason) = reason {
-            check_text("reason", reason)?;
-            if reason.trim().is_empty() {
-                let problem = "missing: who may approve it reads what it is for";
-                return Err(Rejection::field("reason", problem));
+        wish: &CreateReservation,
+        (window, latest_start): (Window, Timestamp),
+        ask: Option<&AskForApproval>,
+    ) -> Result<Answer, Rejection> {
+        let (last, leaving) = (latest_start, self.leaving_for_one_more(None));
+        let search = Search { by: Some(actor), wish, window, last, leaving, on: None };
+        if let Some(granted) = self.earliest_place(&search) {
+            return Ok(Answer::Place(granted));
+        }
+        if let Some(ask) = ask {
+            let last = ask.latest_start.max(latest_start);
+            let found = self.earliest_place(&Search { by: None, last, ..search });
+            let limits = |window| self.check_limits(actor, &booking_of(wish, window), true);
+            if let Some(Err(above)) = found.map(|(window, ..)| limits(window)) {
+                return self.asked_for(wish, (window, latest_start), ask, above);
+            }
+            if latest_start == window.starts_at {
+                let held = claims::held_within(self, &window);
+                calendar::choose(self, &wish.gpus, window, calendar::Unleased::Blocks, &held)?;
             }
         }
-        match (self.check_limits(actor, booking, true), reason) {
-            (Ok(()), _) => Ok(None),
-            (Err(refused), Some(reason)) => {
-                let (reason, above) = (reason.to_owned(), limit_said(refused));
-                Ok(Some(Approval { reason, above, given_by: None }))
-            }
-            // What counts against it may be over in time.
-            (Err(Rejection::LimitReached { .. }), None) => Ok(None),
-            (Err(other), None) => Err(other.above_limit()),
-        }
+        Ok(Answer::Waits)
     }
 
     /// Jobs leave for those first who asked before.
-    pub(super) fn leaving_for_one_more(&self) -> Leaving {
-        let is_first = self.waitlist.without_place().all(Waiter::asks);
+    pub(super) fn leaving_for_one_more(&self, but: Option<&ReservationId>) -> Leaving {
+        let mut others = self.waitlist.without_place().filter(|w| Some(&w.wish.id) != but);
+        let is_first = others.all(Waiter::asks);
         if is_first { Leaving::Jobs } else { Leaving::Nobody }
     }
 
@@ -538,21 +578,21 @@ impl Fsm {
         let starts_at = waiter.earliest_start().max(self.now);
         let window = Window { starts_at, ends_at: starts_at + waiter.length() };
         let (wish, last) = (&waiter.wish, waiter.latest_start);
-        let leaving = self.leaving_for_one_more();
+        let leaving = self.leaving_for_one_more(Some(&wish.id));
         let search = Search { by: None, wish, window, last, leaving, on: None };
         if let Some(granted) = self.earliest_place(&search) {
             return Ok(granted);
         }
         let held = claims::held_within(self, &window);
-        let (node, gpus) =
-            calendar::choose(self, &wish.gpus, window, calendar::Unleased::Blocks, &held)?;
-        Ok((window, node, gpus))
+        calendar::choose(self, &wish.gpus, window, calendar::Unleased::Blocks, &held)?;
+        let why = "jobs have to leave first, and others on the waiting list come before it";
+        Err(Rejection::NotNow { why: why.to_owned() })
     }
 
     /// Serves this one now, out of its order: what is free now is free because nobody before it can use it.
     pub(super) fn serve_now(&mut self, turn: &mut Turn<'_>, order: u64) -> bool {
-        let leaving = self.leaving_for_one_more();
         let waiter = self.waitlist.of_order(order);
+        let leaving = self.leaving_for_one_more(waiter.map(|waiter| &waiter.wish.id));
         match waiter.and_then(|waiter| self.step_without_place(waiter, None, leaving)) {
             Some(Step::Place(granted)) => {
                 self.place_waiter(turn, order, granted);
@@ -639,10 +679,7 @@ pub(crate) fn gain_min(length: Millis) -> Millis {
 
 /// A limit that refused something, as somebody reads it who may approve that.
 fn limit_said(refused: Rejection) -> String {
-    match refused {
-        Rejection::InvalidField { problem, .. } => problem,
-        other => other.to_string(),
-    }
+    refused.above_limit().to_string()
 }
 
 pub(super) fn booking_of(wish: &CreateReservation, window: Window) -> Booking<'_> {

@@ -229,7 +229,10 @@ impl<'a> Listed<'a> {
     /// Why it has no place.
     pub fn why(self, fsm: &Fsm) -> String {
         match self {
-            Listed::Waits(waiter) if waiter.asks() => "waits for approval".to_owned(),
+            Listed::Waits(waiter) if waiter.asks() => {
+                let above = waiter.approval.as_ref().map(|approval| approval.above.as_str());
+                format!("waits for approval, above a limit: {}", above.unwrap_or_default())
+            }
             Listed::Waits(waiter) => match fsm.what_it_waits_for(waiter) {
                 Some(Rejection::GpusHeld { wanted, .. }) => format!("waits for {wanted}"),
                 Some(other) => other.to_string(),

@@ -58,7 +58,7 @@ pub struct Reservation {
     pub latest_start: Option<Time>,
     /// What one without GPUs waits for or waited for, as a sentence; null: it has GPUs.
     pub waits_for: Option<String>,
-    /// Of one that passes a limit: what was asked for; null: it passes none, or has its GPUs.
+    /// Of one that passed a limit: what was asked for, while it is on the waiting list and if it got nothing; null: it passed none.
     pub approval: Option<Approval>,
     /// Since when its GPUs compute nothing, once that is long enough to be called idle; null: it is not idle, or not known to be.
     pub idle_since: Option<Time>,
@@ -75,7 +75,7 @@ pub struct Approval {
     pub above: String,
     /// Who approved it; null: nobody yet.
     pub given_by: Option<String>,
-    /// What follows if it is approved now; null: it was approved, or is one of a list.
+    /// What follows if it is approved now; null: it does not wait for approval, or is one of a list.
     pub effect: Option<ApprovalEffect>,
 }
 
@@ -86,7 +86,7 @@ pub struct ApprovalEffect {
     pub place: Option<ReservationPlace>,
     /// What it would wait for, as a sentence; null: it would get its place at once.
     pub waits_for: Option<String>,
-    /// GPUs of the model that it asks for, or of all models.
+    /// GPUs in service that it could have by what it asks for.
     pub gpus_like_it: u32,
     /// Those of them that nobody has at any time while it lasts, without its own.
     pub left_free: u32,
@@ -100,7 +100,7 @@ impl From<pb::ReservationApproval> for Approval {
             reason: approval.reason,
             above: approval.above,
             given_by: text(&approval.given_by),
-            effect: approval.effect.map(ApprovalEffect::from),
+            effect: None,
         }
     }
 }
@@ -193,6 +193,14 @@ impl From<pb::Reservation> for Reservation {
 }
 
 impl Reservation {
+    /// With what follows if it is approved.
+    pub fn with_effect(mut self, effect: pb::ApprovalEffect) -> Self {
+        if let Some(approval) = &mut self.approval {
+            approval.effect = Some(effect.into());
+        }
+        self
+    }
+
     /// `titan01:0,1 (v100)`; of one without GPUs what it waits for.
     pub fn gpus_shown(&self) -> String {
         self.waits_for.clone().unwrap_or_else(|| with_model(&self.gpus))

@@ -95,9 +95,13 @@ fn a_gpu_has_the_agreed_json() {
 
 #[test]
 fn a_reservation_has_the_agreed_json() {
-    let all =
-        [samples::reservation(), samples::waiting_reservation(), samples::requested_reservation()];
-    check("reservations", &all.map(reservation::Reservation::from));
+    let requested = reservation::Reservation::from(samples::requested_reservation());
+    let all = [
+        samples::reservation().into(),
+        samples::waiting_reservation().into(),
+        requested.with_effect(samples::approval_effect()),
+    ];
+    check("reservations", &all);
 }
 
 #[test]

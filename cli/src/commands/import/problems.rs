@@ -118,7 +118,11 @@ fn told(problems: &[LineProblem], numbers: &[u64], sheet: &Sheet, clock: &Clock)
 
 /// The field of the API by the column of the sheet.
 fn in_its_words(why: Rejection, sheet: &Sheet) -> Rejection {
-    let Rejection::InvalidField { field, problem } = why else { return why };
+    let (field, problem) = match why {
+        Rejection::InvalidField { field, problem } => (field, problem),
+        Rejection::AboveLimit { why } => return in_its_words(*why, sheet),
+        other => return other,
+    };
     let column = match field.as_str() {
         "owner" => Some(Column::User),
         "starts_at" => Some(Column::Start),

@@ -16,7 +16,7 @@ export class Booking {
     this.booked = booked;
     this.known = {};
     this.sent = { text: "", mark: null };
-    this.check = new Check((found) => this.say(found));
+    this.check = new Check((found) => this.found(found));
     this.dialog.addEventListener("close", () => {
       this.check.stop();
       closed();
@@ -51,6 +51,9 @@ export class Booking {
     this.setTimes(begin, until ?? Math.ceil((begin + 2 * HOUR) / CELL) * CELL);
     field("note").value = "";
     field("with").value = "";
+    field("wait").value = "0";
+    field("ask").value = "";
+    this.asks(false);
     field("zone").textContent = `Times are in ${zone(begin)}.`;
     this.sent = { text: "", mark: null };
     this.say({ ok: null, text: "" });
@@ -95,7 +98,7 @@ export class Booking {
     if (target === field("node") || field("gpus").contains(target)) field("named").checked = true;
     if (target === field("count") || target === field("model")) field("any").checked = true;
     field("from").disabled = field("now").checked;
-    if (target === field("note") || target === field("with")) return;
+    if (["note", "with", "ask"].some((name) => target === field(name))) return;
     const { from, until } = this.times();
     const begin = from ?? now();
     field("length").textContent = until > begin ? `${span(begin, until)}: ${length(until - begin)}` : "";
@@ -106,7 +109,8 @@ export class Booking {
       this.say({ ok: false, text: missing });
     } else {
       this.say({ ok: null, text: "Checking …" });
-      this.check.ask(this.body());
+      // Whether it works now: nobody knows what comes free or is approved.
+      this.check.ask({ ...this.body(), wait_minutes: 0, ask: "" });
     }
   }
 
@@ -143,6 +147,8 @@ export class Booking {
       note: field("note").value.trim(),
       project: "",
       with: field("with").value.split(/[\s,]+/).filter(Boolean),
+      wait_minutes: Number(field("wait").value),
+      ask: field("ask").hidden ? "" : field("ask").value.trim(),
     };
   }
 
@@ -165,6 +171,19 @@ export class Booking {
       this.drawGpus(next.uuids);
     }
     this.changed(null);
+  }
+
+  /** What a dry run says. */
+  found({ ok, text, next = null, code = "" }) {
+    if (ok !== null) this.asks(code === "above_limit");
+    const waits = code === "gpus_held" && field("wait").value !== "0";
+    this.say({ ok: waits ? null : ok, text: waits ? `${text} Reserve puts you on the waiting list.` : text, next });
+  }
+
+  /** A limit refuses it, or not. */
+  asks(does) {
+    for (const element of this.dialog.querySelectorAll(".asks")) element.hidden = !does;
+    field("send").textContent = does ? "Ask for approval" : "Reserve";
   }
 
   say({ ok, text, next = null }) {
@@ -202,6 +221,7 @@ export class Booking {
       return;
     }
     this.sent = { text: "", mark: null };
+    if (error.code === "above_limit") this.asks(true);
     this.say({ ok: false, text: refused(error) });
     const begins = Date.parse(error.next?.starts_at ?? "");
     if (Number.isNaN(begins)) return;

@@ -29,7 +29,7 @@ class Calendar {
     this.made = new Map();
     this.grid = new Grid(byId("scroller"));
     this.booking = new Booking({
-      booked: (made) => this.keep(made),
+      booked: (made) => this.booked(made),
       closed: () => this.backToGrid(),
     });
     this.details = new Details({
@@ -152,6 +152,13 @@ class Calendar {
   }
 
   /** Draws a booking as the server answered it, also if a controller that is a moment behind does not know it yet. */
+  /** A reservation was made. One that waits has no GPUs, so the calendar does not show it. */
+  booked(made) {
+    const waits = { requested: "waits for approval", waiting: "is on the waiting list" }[made.state];
+    if (!waits) return this.keep(made);
+    notices.report("waits", `${made.id} ${waits}. The page Mine shows it.`);
+  }
+
   keep(reservation) {
     this.made.set(reservation.id, reservation);
     setTimeout(() => {

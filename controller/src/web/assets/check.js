@@ -10,7 +10,7 @@ const PAUSE_MS = 200;
 
 /** Asks after a short pause, and only for the newest booking. */
 export class Check {
-  /** `result` is called with `{ ok, text, next }`; `ok` is null while nobody knows. */
+  /** `result` is called with `{ ok, text, next, code }`; `ok` is null while nobody knows, `code` is that of a refusal. */
   constructor(result) {
     this.result = result;
     this.timer = 0;
@@ -44,7 +44,7 @@ async function tried(booking, signal) {
   } catch (error) {
     if (error instanceof NoAnswer) return { ok: null, text: error.message };
     if (signal.aborted) return { ok: null, text: "" };
-    return { ok: false, text: refused(error), next: nextOf(error) };
+    return { ok: false, text: refused(error), next: nextOf(error), code: error.code };
   }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Act, Rule, any_user, denied, owner_or_admin};
 use crate::actor::Actor;
-use crate::command::{CreateReservation, ReservationCommand};
+use crate::command::{AskForApproval, CreateReservation, ReservationCommand};
 use crate::fsm::waitlist::Asked;
 use crate::fsm::{Fsm, Turn};
 use crate::rejection::Rejection;
@@ -15,9 +15,9 @@ const APPROVER: &str = "an admin or another one of the approvers (fleet reservat
 fn asked<'a>(
     wish: &'a CreateReservation,
     latest_start: Timestamp,
-    reason: &'a Option<String>,
+    ask: Option<&'a AskForApproval>,
 ) -> Asked<'a> {
-    Asked { wish, latest_start, reason: reason.as_deref() }
+    Asked { wish, latest_start, ask }
 }
 
 impl Act for ReservationCommand {
@@ -47,8 +47,8 @@ impl Act for ReservationCommand {
     fn check(&self, fsm: &Fsm, actor: &Actor) -> Result<(), Rejection> {
         match self {
             ReservationCommand::Create(wish) => fsm.check_reservation(actor, wish).map(|_| ()),
-            ReservationCommand::Wait { wish, latest_start, reason } => {
-                fsm.check_wait(actor, &asked(wish, *latest_start, reason)).map(|_| ())
+            ReservationCommand::Wait { wish, latest_start, ask } => {
+                fsm.check_wait(actor, &asked(wish, *latest_start, ask.as_ref())).map(|_| ())
             }
             ReservationCommand::Approve { id } => fsm.check_approval(id).map(|_| ()),
             ReservationCommand::Deny { id, why } => fsm.check_denial(id, why).map(|_| ()),
@@ -78,8 +78,8 @@ impl Act for ReservationCommand {
     fn act(&self, fsm: &mut Fsm, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
         match self {
             ReservationCommand::Create(wish) => fsm.create_reservation(turn, wish),
-            ReservationCommand::Wait { wish, latest_start, reason } => {
-                fsm.wait_for_reservation(turn, &asked(wish, *latest_start, reason))
+            ReservationCommand::Wait { wish, latest_start, ask } => {
+                fsm.wait_for_reservation(turn, &asked(wish, *latest_start, ask.as_ref()))
             }
             ReservationCommand::Approve { id } => fsm.approve_reservation(turn, id),
             ReservationCommand::Deny { id, why } => fsm.deny_reservation(turn, id, why),

@@ -1,15 +1,18 @@
 //! Reservations above a limit: asked for, approved, denied, over.
 
 use super::limits::{group, member, set};
-use super::world::{START, World, node, person, res, user};
+use super::world::{START, World, job, node, person, res, training, user};
 use crate::access::Login;
 use crate::actor::Actor;
 use crate::approval::ApprovalEvent;
 use crate::command::{
-    AccessCommand, Command, CreateReservation, LimitsCommand, ReservationCommand,
+    AccessCommand, AskForApproval, Command, CreateReservation, LimitsCommand, NodeCommand,
+    ReservationCommand,
 };
 use crate::event::Event;
+use crate::job::JobSpec;
 use crate::limits::ReservationLimits;
+use crate::name::ClassName;
 use crate::people::PeopleChange;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -38,17 +41,30 @@ fn bob() -> Actor {
     member("bob", &["students"])
 }
 
+fn any(count: u32) -> GpuRequest {
+    GpuRequest { count, ..GpuRequest::default() }
+}
+
 fn wish(w: &World, name: &str, gpus: u32, after: Millis, length: Millis) -> CreateReservation {
-    let gpus = GpuRequest { count: gpus, ..GpuRequest::default() };
     let starts_at = w.now + after;
     let window = Window { starts_at, ends_at: starts_at + length };
-    CreateReservation::plain(res(name), user("bob"), gpus, window)
+    CreateReservation::plain(res(name), user("bob"), any(gpus), window)
 }
 
 fn ask(w: &mut World, wish: CreateReservation, wait: Millis) -> Result<Reply, Rejection> {
-    let latest_start = wish.window.starts_at + wait;
-    let reason = Some("the deadline".to_owned());
-    let command = ReservationCommand::Wait { wish: Box::new(wish), latest_start, reason };
+    ask_for(w, wish, [wait, wait])
+}
+
+/// How much later it may begin: in any case, and if it waits for approval.
+fn ask_for(
+    w: &mut World,
+    wish: CreateReservation,
+    [wait, more]: [Millis; 2],
+) -> Result<Reply, Rejection> {
+    let starts_at = wish.window.starts_at;
+    let ask = AskForApproval { reason: "the deadline".to_owned(), latest_start: starts_at + more };
+    let (latest_start, ask) = (starts_at + wait, Some(ask));
+    let command = ReservationCommand::Wait { wish: Box::new(wish), latest_start, ask };
     w.give(bob(), Command::Reservation(command))
 }
 
@@ -109,7 +125,7 @@ fn above_a_limit_it_waits_for_approval_and_holds_nothing() {
     w.pass(Millis::minutes(30));
     assert_eq!(state(&w, "r"), None, "it is not served");
 
-    let effect = w.fsm.effect_of_approval(w.fsm.waitlist().get(&res("r")).unwrap(), w.now);
+    let effect = w.fsm.effect_of_approval(&res("r"), w.now).unwrap();
     let place = effect.place.unwrap();
     assert_eq!((place.node, place.gpus.len()), (node("titan01"), 4));
     assert_eq!((effect.gpus_like_it, effect.left_free, effect.owner_has), (4, 0, 0));
@@ -236,6 +252,71 @@ fn approved_without_free_gpus_it_waits_for_them_and_limits_do_not_count_any_more
     w.give(person("eve"), Command::Reservation(release)).unwrap();
     w.pass(Millis::minutes(1));
     assert_eq!(state(&w, "r"), Some((ReservationState::Scheduled, START + HOUR)));
+}
+
+#[test]
+fn an_approved_one_makes_jobs_of_lower_classes_leave_at_once() {
+    let mut w = limited(&["titan01"]);
+    let spec = JobSpec { class: ClassName::parse("scavenger").unwrap(), ..training() };
+    w.submit("eve", "low", JobSpec { gpus: any(4), ..spec }).unwrap();
+    assert_eq!(w.schedule(), 1);
+    let low = w.fsm.job(&job("low")).unwrap().allocation().cloned().unwrap();
+    w.start(&low);
+    let asked = wish(&w, "r", 4, Millis::hours(3), HOUR);
+    assert_eq!(ask(&mut w, asked, Millis::ZERO), waits("r"));
+    let effect = w.fsm.effect_of_approval(&res("r"), w.now).unwrap();
+    assert!(effect.place.is_ok(), "{effect:?}");
+    assert_eq!(approve(&mut w, person("ada"), "r"), created("r"));
+}
+
+#[test]
+fn the_effect_counts_what_serves_and_is_meant() {
+    let mut w = limited(&["titan01", "titan02", "titan03"]);
+    let (titan03, reason) = (node("titan03"), "fan".to_owned());
+    let drain = NodeCommand::Drain { node: titan03, reason, deadline: None };
+    w.give(person("root"), Command::Node(drain)).unwrap();
+    w.reserve("eve", "e", 2, HOUR, HOUR).unwrap();
+    w.reserve_as(bob(), "own", 1, HOUR, HOUR).unwrap();
+    let asked = wish(&w, "r", 4, HOUR, HOUR);
+    assert_eq!(ask(&mut w, asked, Millis::ZERO), waits("r"));
+    let effect = w.fsm.effect_of_approval(&res("r"), w.now).unwrap();
+    let free: u32 = 8 - 2 - 1 - 4;
+    assert_eq!((effect.gpus_like_it, effect.left_free, effect.owner_has), (8, free, 1));
+    assert_eq!(effect.place.unwrap().gpus.len(), 4);
+    // Somebody takes what it would have: nobody is promised a place.
+    w.reserve("eve", "f", 4, HOUR, HOUR).unwrap();
+    let effect = w.fsm.effect_of_approval(&res("r"), w.now).unwrap();
+    assert!(matches!(effect.place, Err(Rejection::GpusHeld { .. })), "{effect:?}");
+    deny(&mut w, person("ada"), "r", "full").unwrap();
+    let over = w.fsm.effect_of_approval(&res("r"), w.now).map(drop).unwrap_err();
+    assert_eq!(over.code(), "already_ended");
+}
+
+#[test]
+fn a_limit_that_only_the_first_free_place_passes_is_asked_for_too() {
+    let mut w = limited(&["titan01"]);
+    w.reserve("eve", "e", 4, Millis::ZERO, Millis::hours(2)).unwrap();
+    w.reserve_as(bob(), "own", 2, Millis::hours(2), Millis::hours(8)).unwrap();
+    let asked = wish(&w, "r", 2, Millis::ZERO, HOUR);
+    assert_eq!(ask_for(&mut w, asked, [Millis::ZERO, Millis::hours(5)]), waits("r"));
+    assert_eq!(shown(&w, "r"), Some(ReservationShown::Requested));
+    assert_eq!(approve(&mut w, person("ada"), "r"), created("r"));
+    assert_eq!(state(&w, "r"), Some((ReservationState::Scheduled, START + Millis::hours(2))));
+    // Without a limit in its way it is refused as if it had not asked.
+    for name in ["own", "r"] {
+        let release = ReservationCommand::Release { id: res(name) };
+        w.give(bob(), Command::Reservation(release)).unwrap();
+    }
+    let asked = wish(&w, "s", 1, Millis::ZERO, HOUR);
+    let refused = ask_for(&mut w, asked, [Millis::ZERO, Millis::hours(5)]);
+    assert!(matches!(refused, Err(Rejection::GpusHeld { .. })), "{refused:?}");
+    // What begins now cannot wait for anybody.
+    let asked = wish(&w, "t", 3, Millis::ZERO, HOUR);
+    let refused = ask(&mut w, asked, Millis::ZERO);
+    assert!(
+        matches!(&refused, Err(Rejection::InvalidField { field, .. }) if field == "ask_reason"),
+        "{refused:?}"
+    );
 }
 
 #[test]

@@ -10,8 +10,9 @@ use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::AttemptEnd;
 use crate::calendar::tests::places;
 use crate::command::{
-    ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand, JobCommand,
-    LimitsCommand, NodeCommand, RebootCommand, Report, ReservationChange, ReservationCommand,
+    AskForApproval, ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand,
+    JobCommand, LimitsCommand, NodeCommand, RebootCommand, Report, ReservationChange,
+    ReservationCommand,
 };
 use crate::ending::{EndPolicy, WindowUse};
 use crate::health::Severity;
@@ -318,13 +319,14 @@ fn wait(
     number: usize,
     (who, count): (&str, u32),
     [length, wait]: [Millis; 2],
-    reason: Option<String>,
+    ask: Option<Millis>,
 ) {
     let window = Window { starts_at: w.now, ends_at: w.now + length };
     let gpus = GpuRequest { count, ..GpuRequest::default() };
     let id = res(&format!("r{number}"));
     let wish = Box::new(CreateReservation::plain(id, user(who), gpus, window));
-    let command = ReservationCommand::Wait { wish, latest_start: w.now + wait, reason };
+    let ask = ask.map(|wait| AskForApproval { reason: "x".to_owned(), latest_start: w.now + wait });
+    let command = ReservationCommand::Wait { wish, latest_start: w.now + wait, ask };
     drop(w.give(person(who), Command::Reservation(command)));
 }
 
@@ -361,7 +363,8 @@ fn take(w: &mut World, number: usize, step: &Step) {
         }
         Step::Ask { who, gpus, minutes, wait_minutes } => {
             let times = [*minutes, *wait_minutes].map(Millis::minutes);
-            wait(w, number, (PEOPLE[*who], *gpus), times, Some("x".to_owned()));
+            let more = Millis::minutes(*wait_minutes * 2);
+            wait(w, number, (PEOPLE[*who], *gpus), times, Some(more));
         }
         Step::Limit { gpus } => {
             let limits = ReservationLimits { gpus: *gpus, ..ReservationLimits::default() };

@@ -45,7 +45,7 @@ fn wait_as(
     wait: Millis,
 ) -> Result<Reply, Rejection> {
     let latest_start = wish.window.starts_at + wait;
-    let command = ReservationCommand::Wait { wish: Box::new(wish), latest_start, reason: None };
+    let command = ReservationCommand::Wait { wish: Box::new(wish), latest_start, ask: None };
     w.give(actor, Command::Reservation(command))
 }
 

@@ -300,6 +300,22 @@ pub(super) fn many_gpus() -> Vec<pb::Gpu> {
     (0..40).map(gpu).collect()
 }
 
+/// What follows if it is approved.
+pub(super) fn approval_effect() -> pb::ApprovalEffect {
+    pb::ApprovalEffect {
+        place: Some(pb::ReservationPlace {
+            node: "titan01".to_owned(),
+            gpus: vec![gpu_ref(0), gpu_ref(3)],
+            starts_at_unix_ms: at(60),
+            ends_at_unix_ms: at(300),
+        }),
+        waits_for: String::new(),
+        gpus_like_it: 8,
+        left_free: 3,
+        owner_has: 1,
+    }
+}
+
 /// One that passes a limit, as somebody sees it who may approve it.
 pub(super) fn requested_reservation() -> pb::Reservation {
     pb::Reservation {
@@ -311,18 +327,6 @@ pub(super) fn requested_reservation() -> pb::Reservation {
             reason: "the deadline on Friday".to_owned(),
             above: "at most 1 at once (limit of students), this is 2".to_owned(),
             given_by: String::new(),
-            effect: Some(pb::ApprovalEffect {
-                place: Some(pb::ReservationPlace {
-                    node: "titan01".to_owned(),
-                    gpus: vec![gpu_ref(0), gpu_ref(3)],
-                    starts_at_unix_ms: at(60),
-                    ends_at_unix_ms: at(300),
-                }),
-                waits_for: String::new(),
-                gpus_like_it: 8,
-                left_free: 3,
-                owner_has: 1,
-            }),
         }),
         ..waiting_reservation()
     }
