@@ -152,7 +152,11 @@ impl Fsm {
                 self.supersede(turn, &released, &kept);
                 true
             }
-            None => moved,
+            None => {
+                // The node of the stand-in may be silent by now.
+                self.start_if_begun_and_waiting(turn, &first);
+                moved
+            }
         }
     }
 
@@ -169,8 +173,16 @@ impl Fsm {
         if !is_heard(node) || (since <= now && now.since(since) < HEARD_MIN) {
             return None;
         }
+        let has_good_place = self.bad_place(node, one).is_none();
         let is_first_kept = match &other.state {
-            ReservationState::Scheduled => self.bad_place(node, one).is_none(),
+            ReservationState::Scheduled if has_good_place => true,
+            // Nobody may be able to use it, and nobody knows whether somebody does.
+            ReservationState::Scheduled | ReservationState::Active
+                if !self.is_heard_on(&other.node) =>
+            {
+                return None;
+            }
+            ReservationState::Scheduled => false,
             ReservationState::Active if !one.usage.came => false,
             // People came to both: each ends in its time.
             ReservationState::Active
@@ -198,17 +210,23 @@ impl Fsm {
         self.start_if_begun_and_waiting(turn, kept);
     }
 
+    fn is_heard_on(&self, name: &NodeName) -> bool {
+        self.nodes.get(name).is_some_and(is_heard)
+    }
+
     /// While its stand-in is there it does not begin, unless its node opens it alone: nobody would use it, and its owner
-    /// would be charged for both.
+    /// would be charged for both. Where the node of the stand-in is silent and its own node is back, it begins.
     pub(super) fn waits_for_its_stand_in(&self, id: &ReservationId) -> bool {
         let r = self.reservations.get(id);
-        match r.and_then(|r| r.pair.as_deref()) {
-            Some(Pair::HasStandIn(second)) => self
-                .reservations
-                .get(second)
-                .is_some_and(|second| second.is_open() && !second.is_cancelled()),
-            Some(Pair::StandsInFor(_) | Pair::HadStandIn) | None => false,
-        }
+        let Some((r, Pair::HasStandIn(second))) = r.and_then(|r| Some((r, r.pair.as_deref()?)))
+        else {
+            return false;
+        };
+        let second = self.reservations.get(second);
+        second.is_some_and(|second| {
+            let is_alone_heard = self.is_heard_on(&r.node) && !self.is_heard_on(&second.node);
+            second.is_open() && !second.is_cancelled() && !is_alone_heard
+        })
     }
 
     /// It is over: the other one is a reservation like any other from now on.

@@ -113,6 +113,28 @@ fn the_stand_in_begins_alone_and_the_first_is_released_when_its_node_is_back() {
 }
 
 #[test]
+fn the_first_begins_when_its_node_is_back_and_that_of_the_stand_in_is_silent() {
+    let (mut w, home, second) = doubled();
+    let other = w.fsm.reservation(&second).unwrap().node.to_string();
+    w.pass(Millis::hours(2));
+    assert_eq!(state(&w, &second), &ReservationState::Active);
+    comes_back(&mut w, &home);
+    assert_eq!(get(&w, "r").state, ReservationState::Scheduled, "nobody pays for both");
+    silent(&mut w, &other);
+    assert_eq!(get(&w, "r").state, ReservationState::Active);
+    w.pass(HEARD_MIN);
+    assert_eq!(
+        get(&w, "r").state,
+        ReservationState::Active,
+        "it is not released for a silent node"
+    );
+    comes_to(&mut w, &res("r"));
+    comes_back(&mut w, &other);
+    assert!(matches!(state(&w, &second), ReservationState::Ending | ReservationState::Ended));
+    assert_eq!(get(&w, "r").state, ReservationState::Active);
+}
+
+#[test]
 fn what_its_owner_used_on_the_silent_node_is_kept() {
     let (mut w, home, second) = doubled();
     let given = told(&w, &home, "r").unwrap();
