@@ -37,6 +37,9 @@ const GAIN_PART: u64 = 10;
 /// So many without a place may make jobs leave in one pass: all attempts are read for each of them.
 const LEAVING_TRIES_MAX: usize = 8;
 
+/// So many moves in one pass give their old places to those who come first. What others leave is found a minute later.
+const FREED_MAX: usize = 16;
+
 /// After so many places that limits refuse there is none.
 const LIMITED_TRIES_MAX: usize = 8;
 
@@ -365,31 +368,52 @@ impl Fsm {
         }
         let nodes: Vec<NodeName> = self.unsettled().into_iter().cloned().collect();
         let is_over = self.waitlist.first_over().is_some_and(|at| at <= self.now);
-        let on = match self.waitlist.is_due(self.now) || nodes.len() > NODES_APART_MAX {
+        let mut on = match self.waitlist.is_due(self.now) || nodes.len() > NODES_APART_MAX {
             true => None,
             false if nodes.is_empty() && !is_over => return false,
-            false => Some(nodes.as_slice()),
+            false => Some(nodes),
         };
-        let may_leave = match on {
+        let may_leave = match &on {
             None => self.may_make_jobs_leave(),
             Some(_) => BTreeSet::new(),
         };
         if on.is_none() {
             self.waitlist.was_tried(self.now);
         }
-        let orders: Vec<u64> = self.waitlist.all().map(|(order, _)| order).collect();
         let mut changed = false;
+        // Those who come first may want what one behind them has left.
+        for _ in 0..FREED_MAX {
+            let freed = self.serve_in_order(turn, on.as_deref(), &may_leave, &mut changed);
+            let Some(freed) = freed else { break };
+            on.iter_mut().for_each(|nodes| nodes.push(freed.clone()));
+        }
+        changed
+    }
+
+    /// Tries all on the list, or those up to the first that leaves a place which is free at once; says on which node.
+    fn serve_in_order(
+        &mut self,
+        turn: &mut Turn<'_>,
+        on: Option<&[NodeName]>,
+        may_leave: &BTreeSet<u64>,
+        changed: &mut bool,
+    ) -> Option<NodeName> {
+        let orders: Vec<u64> = self.waitlist.all().map(|(order, _)| order).collect();
         for order in orders {
             let Some(step) = self.step_of(order, on, may_leave.contains(&order)) else { continue };
-            changed = true;
+            *changed = true;
             match step {
                 Step::Place(granted) => self.place_waiter(turn, order, granted),
-                Step::Move(granted) => self.move_waiter(turn, order, granted),
+                Step::Move(granted) => {
+                    if let Some(freed) = self.move_waiter(turn, order, granted) {
+                        return Some(freed);
+                    }
+                }
                 Step::Leaves => drop(self.waitlist.remove(order)),
                 Step::Over(why) => self.end_wait(turn, order, why),
             }
         }
-        changed
+        None
     }
 
     /// Those without a place for which jobs may leave this time. Others follow a minute later, so that nobody keeps the rest
@@ -615,12 +639,19 @@ impl Fsm {
         }
     }
 
-    fn move_waiter(&mut self, turn: &mut Turn<'_>, order: u64, (window, node, gpus): Granted) {
-        let Some(waiter) = self.waitlist.of_order(order) else { return };
+    /// Names the node of the old place, if that is free at once.
+    fn move_waiter(
+        &mut self,
+        turn: &mut Turn<'_>,
+        order: u64,
+        (window, node, gpus): Granted,
+    ) -> Option<NodeName> {
+        let waiter = self.waitlist.of_order(order)?;
         let (id, wish) = (waiter.wish.id.clone(), waiter.wish.gpus.clone());
         let now = self.now;
-        let Some(mut r) = self.reservations.get_mut(&id) else { return };
+        let mut r = self.reservations.get_mut(&id)?;
         let before = r.wanted();
+        let left = before.node.clone();
         r.mark_changed("fleet".to_owned(), now);
         drop(r);
         let (was, is) = ((before.node, before.gpus), (node.clone(), gpus.clone()));
@@ -638,10 +669,12 @@ impl Fsm {
             edit: Box::new(edit),
             waits_for: waits_for.clone(),
         });
-        if waits_for.is_none() {
-            self.hand_out(turn, &id);
-            self.start_if_begun_and_waiting(turn, &id);
+        if waits_for.is_some() {
+            return None;
         }
+        self.hand_out(turn, &id);
+        self.start_if_begun_and_waiting(turn, &id);
+        Some(left)
     }
 
     /// Its owner wants this time or these GPUs, or the node has it from after the backup: it is not moved any more.

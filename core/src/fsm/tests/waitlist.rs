@@ -113,6 +113,33 @@ fn what_is_released_goes_to_the_list_before_the_queue() {
 }
 
 #[test]
+fn what_one_leaves_by_a_move_goes_to_the_first_in_the_list() {
+    let mut w = full(Millis::days(20));
+    let day = |day: u64| {
+        let starts_at = START + Millis::days(day);
+        Window { starts_at, ends_at: starts_at + Millis::days(1) }
+    };
+    for (name, gpus, nth) in [("all", 4, 20), ("half", 2, 21)] {
+        let bobs = CreateReservation::plain(res(name), user("bob"), any(gpus), day(nth));
+        w.give(person("bob"), Command::Reservation(ReservationCommand::Create(bobs))).unwrap();
+    }
+    let on_that_day = |w: &mut World, who: &str| {
+        let wish = CreateReservation::plain(res(who), user(who), any(4), day(21));
+        wait_as(w, person(who), wish, Millis::ZERO).unwrap()
+    };
+    assert_eq!(on_that_day(&mut w, "ada"), waits("ada"));
+    assert_eq!(wait(&mut w, "cid", "cid", 2, Millis::days(1), Millis::days(30)), created("cid"));
+    assert_eq!(starts(&w, "cid"), Some(day(21).starts_at));
+    assert_eq!(on_that_day(&mut w, "eve"), waits("eve"));
+    release(&mut w, "half");
+    release(&mut w, "b0");
+    assert_eq!(starts(&w, "ada"), None, "cid is there still");
+    release(&mut w, "b1");
+    assert_eq!(starts(&w, "cid"), Some(w.now));
+    assert_eq!((starts(&w, "ada"), starts(&w, "eve")), (Some(day(21).starts_at), None));
+}
+
+#[test]
 fn a_place_in_time_is_booked_at_once_and_moves_when_something_comes_free() {
     let mut w = full(Millis::hours(3));
     assert_eq!(wait(&mut w, "ada", "a", 1, HOUR, Millis::hours(5)), created("a"));
