@@ -25,6 +25,12 @@ sim: ## Simulate whole fleets from seeds, with all that can go wrong (SEEDS=2000
 	@SEEDS=$(SEEDS) SEED=$(SEED) $(CARGO) test --quiet --workspace --test sim -- \
 	    --nocapture the_same_seed nothing_that_must_not
 
+.PHONY: sim-week
+sim-week: SEEDS = 20
+sim-week: ## Simulate a lab's week of reservations, with all that goes wrong in it (SEEDS=50 SEED=1)
+	@SEEDS=$(SEEDS) SEED=$(SEED) $(CARGO) test --quiet --workspace --test sim -- \
+	    --nocapture a_lab_week
+
 .PHONY: sim-bugs
 sim-bugs: ## Look for each known bug with fresh seeds, at most 500 for each (SEED=1 BUG=name)
 	@BUGS=fresh SEED=$(SEED) $(CARGO) test --quiet --workspace --test sim -- \

@@ -7,6 +7,7 @@
 //! when the last process is gone, a release when the GPU is proven empty.
 
 mod calendar;
+mod gate;
 mod recount;
 mod resume;
 
@@ -52,11 +53,14 @@ use crate::controller::{address, host_of};
 use crate::files::{is_torn, path};
 use crate::machine::{Attempt, Machine};
 use crate::net::HostId;
+use crate::run::Kind;
 use crate::scene::{BEGIN_MS, Scene};
 use crate::world::UP_BEFORE_US;
 
 /// How often the agent checks the machine.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The same in a week, in which no process runs.
+const WEEK_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long everything before the first process takes.
 const BEGIN_MS_RANGE: (u64, u64) = (30, 600);
 /// How long after the order the one with the bug takes the newest checkpoint for another one. Said at the
@@ -257,6 +261,10 @@ impl Agent {
     ) {
         self.say_calendar_again();
         self.rebuild();
+        let look_every = match self.scene.kind {
+            Kind::Usual | Kind::Long => LOOK_EVERY,
+            Kind::Week => WEEK_LOOK_EVERY,
+        };
         loop {
             tokio::select! {
                 changed = desired.changed() => match changed {
@@ -267,7 +275,7 @@ impl Agent {
                     Ok(()) => self.heard(*heard.borrow_and_update()),
                     Err(_) => return,
                 },
-                () = tokio::time::sleep(LOOK_EVERY) => self.look(),
+                () = tokio::time::sleep(look_every) => self.look(),
             }
             let document = desired.borrow().clone();
             // One that asks orders nothing, and what it does not name is not over.
@@ -282,6 +290,7 @@ impl Agent {
                 }
             }
             self.keep_calendar(document.as_ref());
+            self.show_gate(document.as_ref());
         }
     }
 

@@ -12,6 +12,7 @@ use fleet_core::class::Class;
 use fleet_core::command::{
     Command, Envelope, GpuCommand, JobCommand, NodeCommand, ReservationCommand,
 };
+use fleet_core::event::Event;
 use fleet_core::fsm::Outcome;
 use fleet_core::lease::{Lease, LeaseHolder};
 use fleet_core::name::{ClassName, UserName};
@@ -59,6 +60,10 @@ pub(crate) enum Bug {
     GuaranteeForgotten,
     /// The calendar's index does not hear that a reservation was released.
     ReleaseNotIndexed,
+    /// The waiting list serves the second one first.
+    SecondServedFirst,
+    /// A reservation that moves loses those who share it.
+    HoldersForgotten,
 }
 
 /// One of them: the name to ask for it by, and a seed that finds it.
@@ -66,10 +71,16 @@ pub(crate) struct Known {
     pub(crate) name: &'static str,
     pub(crate) bug: Bug,
     pub(crate) seed: u64,
+    /// It is looked for in weeks.
+    pub(crate) week: bool,
 }
 
 const fn known(name: &'static str, bug: Bug, seed: u64) -> Known {
-    Known { name, bug, seed }
+    Known { name, bug, seed, week: false }
+}
+
+const fn in_weeks(name: &'static str, bug: Bug, seed: u64) -> Known {
+    Known { name, bug, seed, week: true }
 }
 
 /// All of them.
@@ -91,6 +102,8 @@ pub(crate) const ALL: &[Known] = &[
     known("old-start-forgotten", Bug::OldStartForgotten, 11),
     known("guarantee-forgotten", Bug::GuaranteeForgotten, 17),
     known("release-not-indexed", Bug::ReleaseNotIndexed, 3),
+    in_weeks("second-served-first", Bug::SecondServedFirst, 1),
+    in_weeks("holders-forgotten", Bug::HoldersForgotten, 1),
 ];
 
 pub(crate) fn named(name: &str) -> Option<Bug> {
@@ -165,13 +178,26 @@ fn with_bug(
         }
         _ => None,
     };
+    let swapped = match bug {
+        Bug::SecondServedFirst => swap_who_is_served(fsm, index, &changed),
+        _ => None,
+    };
     let outcome = fsm.apply(index, &changed);
+    if let Some(back) = swapped.and_then(|two| with_swapped(fsm, two)) {
+        *fsm = back;
+    }
     if let Some(before) = before {
         fsm.plant_derived_of(&before);
     }
     match bug {
         Bug::QueueFirst => queue_first(fsm, index, envelope, outcome),
         Bug::GuaranteeForgotten => hasty(fsm, index, envelope, outcome),
+        Bug::HoldersForgotten => {
+            if let Some(alone) = without_holders(fsm, &outcome) {
+                *fsm = alone;
+            }
+            outcome
+        }
         Bug::OldStartForgotten => {
             if matches!(envelope.command, Command::Reservation(ReservationCommand::Edit { .. }))
                 && let Some(moved) = moved_at_once(fsm)
@@ -182,6 +208,45 @@ fn with_bug(
         }
         _ => outcome,
     }
+}
+
+/// Has the next one on the waiting list tried in the place of the one that this entry would serve.
+fn swap_who_is_served(fsm: &mut Fsm, index: u64, envelope: &Envelope) -> Option<(u64, u64)> {
+    let waits = fsm.waitlist().without_place().nth(1).is_some();
+    let outcome = waits.then(|| fsm.clone().apply(index, envelope))?;
+    let served = outcome.events.iter().find_map(|event| match event {
+        Event::ReservationCreated { reservation, .. } => fsm.waitlist().waits(reservation),
+        _ => None,
+    })?;
+    let waiting = fsm.waitlist().all().filter(|(_, waiter)| waiter.placed.is_none());
+    let mut from = waiting.skip_while(|(_, waiter)| waiter.wish.id != served.wish.id);
+    let two = (from.next()?.0, from.next()?.0);
+    drop(from);
+    *fsm = with_swapped(fsm, two)?;
+    Some(two)
+}
+
+/// The same state, in which these two on the waiting list have each other's turn, as far as they are on it.
+fn with_swapped(fsm: &Fsm, (one, other): (u64, u64)) -> Option<Fsm> {
+    let mut document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
+    let waiters = document.pointer_mut("/fsm/waitlist/waiters")?.as_object_mut()?;
+    let (first, second) = (waiters.remove(&one.to_string()), waiters.remove(&other.to_string()));
+    waiters.extend(first.map(|waiter| (other.to_string(), waiter)));
+    waiters.extend(second.map(|waiter| (one.to_string(), waiter)));
+    Fsm::from_snapshot(&serde_json::to_vec(&document).ok()?).ok()
+}
+
+/// The same state, in which what has moved just now is shared with nobody.
+fn without_holders(fsm: &Fsm, outcome: &Outcome) -> Option<Fsm> {
+    let moved = outcome.events.iter().find_map(|event| match event {
+        Event::ReservationMoved { reservation, waits_for: None, .. }
+        | Event::ReservationEditDone { reservation, .. } => Some(reservation),
+        _ => None,
+    })?;
+    let mut document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
+    let all = document.pointer_mut("/fsm/reservations")?.as_object_mut()?;
+    all.get_mut(moved.as_str())?.as_object_mut()?.remove("with")?;
+    Fsm::from_snapshot(&serde_json::to_vec(&document).ok()?).ok()
 }
 
 /// Starts what a plan would that knows of no held places.

@@ -49,6 +49,7 @@ use tonic::transport::Channel;
 use crate::bugs::{self, Bug};
 use crate::disk::SimDisk;
 use crate::net::HostId;
+use crate::run::Kind;
 use crate::scene::{Scene, controller_name, controller_role};
 
 /// Small, so that snapshots, purges and new segments happen in every run.
@@ -57,6 +58,9 @@ const ENTRIES_KEPT: u64 = 15;
 const SEGMENT_BYTES: u64 = 24 << 10;
 /// Patient enough for the slow disks and links that seeds draw.
 const ELECTION_MS: u64 = 600;
+/// The same where a message takes a fifth of a second.
+const WEEK_ELECTION_MS: u64 = 6_000;
+const WEEK_SNAPSHOT_EVERY: u64 = 500;
 /// How often one that waits looks whether it was admitted.
 const ADMITTED_POLL: Duration = Duration::from_millis(300);
 /// How often the one with the bug that believes the wall clock looks at it.
@@ -207,14 +211,18 @@ pub(crate) async fn run(scene: Arc<Scene>, seat: Arc<Seat>) {
         versions: Versions::BUILT,
         fatal: hook,
     };
+    let (snapshot_every, election_ms) = match scene.kind {
+        Kind::Usual | Kind::Long => (SNAPSHOT_EVERY, ELECTION_MS),
+        Kind::Week => (WEEK_SNAPSHOT_EVERY, WEEK_ELECTION_MS),
+    };
     let foundation = Foundation {
         disk,
         pace,
         apply: bugs::apply(&scene, seat.id()),
-        snapshot_every: SNAPSHOT_EVERY,
+        snapshot_every,
         entries_kept: ENTRIES_KEPT,
         segment_bytes: SEGMENT_BYTES,
-        election_ms: ELECTION_MS,
+        election_ms,
     };
     let raft = match raft::start_on(config, foundation).await {
         Ok(raft) => raft,

@@ -9,7 +9,7 @@ use crate::disk::Trouble;
 use crate::machine::Machine;
 use crate::net::{HostId, Weather};
 use crate::rng::Rng;
-use crate::run::Fleet;
+use crate::run::{Fleet, Kind};
 
 const MS_US: u64 = 1_000;
 /// Between one fault and the next, where much goes wrong and where little does.
@@ -20,6 +20,8 @@ const LONG_PAUSE_US: (u64, u64) = (500 * MS_US, 6_000 * MS_US);
 const LEFT_OUT_PERCENT: u64 = 40;
 /// How often a fault strikes where something runs.
 const WHERE_IT_HURTS_PERCENT: u64 = 60;
+/// How long a GPU is not well, in seconds.
+const AILING_S: (u64, u64) = (3, 15);
 /// A machine whose clock was set by hand, or whose battery is empty.
 const YEARS_MS: i64 = 10 * 365 * 24 * 3_600_000;
 /// What nobody notices.
@@ -32,6 +34,14 @@ const RARE_PAUSE_US: (u64, u64) = (2_000 * MS_US, 14_000 * MS_US);
 const FROZEN_PERCENT: u64 = 65;
 /// Nodes that are silent for long at once.
 const SILENT_MAX: usize = 2;
+
+/// In a week: how long a node is silent, in seconds, for longer than stand-ins take to be made; and how long a GPU is
+/// not well.
+const WEEK_SILENCE_S: (u64, u64) = (640, 900);
+const WEEK_AILING_S: (u64, u64) = (60, 400);
+const WEEK_PAUSE_US: (u64, u64) = (10_000 * MS_US, 60_000 * MS_US);
+const FATAL_PERCENT: u64 = 20;
+const WEEK_FATAL_PERCENT: u64 = 70;
 
 /// Each kind of fault, with how often it comes beside the others.
 #[derive(Debug, Clone, Copy)]
@@ -90,6 +100,22 @@ const RARE_FAULTS: &[(Fault, u64)] = &[
     (Fault::OldDocument, 2),
 ];
 
+/// What happens in a week.
+const WEEK_FAULTS: &[(Fault, u64)] = &[
+    (Fault::LongSilence, 8),
+    (Fault::AilingGpu, 10),
+    (Fault::KillController, 6),
+    (Fault::CutPower, 4),
+    (Fault::StopController, 4),
+    (Fault::CutController, 4),
+    (Fault::ResetConnections, 4),
+    (Fault::HandOver, 3),
+    (Fault::KillAgent, 6),
+    (Fault::StopAgent, 4),
+    (Fault::CutAgent, 8),
+    (Fault::Reboot, 4),
+];
+
 impl Fault {
     /// Whether it leaves the controllers alone.
     fn strikes_nodes(self) -> bool {
@@ -135,16 +161,22 @@ pub(crate) struct Faults {
     rng: Rng,
     /// Those that come in this run, with their weights.
     drawn: Vec<(Fault, u64)>,
+    kind: Kind,
     pause_us: (u64, u64),
     next_us: u64,
     cures: Vec<(u64, Cure)>,
 }
 
 impl Faults {
-    pub(crate) fn new(mut rng: Rng, long: bool) -> Faults {
-        if long {
-            let (drawn, pause_us) = (RARE_FAULTS.to_vec(), RARE_PAUSE_US);
-            return Faults { rng, drawn, pause_us, next_us: 0, cures: Vec::new() };
+    pub(crate) fn new(mut rng: Rng, kind: Kind) -> Faults {
+        let all = match kind {
+            Kind::Usual => None,
+            Kind::Long => Some((RARE_FAULTS, RARE_PAUSE_US)),
+            Kind::Week => Some((WEEK_FAULTS, WEEK_PAUSE_US)),
+        };
+        if let Some((drawn, pause_us)) = all {
+            let (drawn, cures) = (drawn.to_vec(), Vec::new());
+            return Faults { rng, drawn, kind, pause_us, next_us: 0, cures };
         }
         let mut drawn: Vec<_> = FAULTS.to_vec();
         match rng.between(0, 9) {
@@ -156,7 +188,7 @@ impl Faults {
             drawn = FAULTS.to_vec();
         }
         let pause_us = if rng.chance(30) { LONG_PAUSE_US } else { PAUSE_US };
-        Faults { rng, drawn, pause_us, next_us: 0, cures: Vec::new() }
+        Faults { rng, drawn, kind, pause_us, next_us: 0, cures: Vec::new() }
     }
 
     /// Called after each slice.
@@ -310,15 +342,7 @@ impl Faults {
                 fleet.scene.machine(post.at).reboot(now);
             }
             Fault::OldDocument => *post.stale.lock().expect("nobody panics with it") += 1,
-            Fault::AilingGpu => {
-                let (fatal, now) = (self.rng.chance(20), fleet.scene.now_us());
-                let severity = if fatal { Severity::Fatal } else { Severity::Degraded };
-                let mut machine = fleet.scene.machine(post.at);
-                let gpu = self.gpu(&machine);
-                machine.ailing.insert(gpu.clone(), (severity, now));
-                drop(machine);
-                self.until(fleet, 3, 15, Cure::Gpu(post.at, gpu));
-            }
+            Fault::AilingGpu => self.ail(&post, fleet),
             Fault::LongSilence => self.silence(fleet),
             Fault::OneMore => fleet.one_more(),
             Fault::LostDisks => fleet.restore(&mut self.rng),
@@ -336,6 +360,21 @@ impl Faults {
                 }
             }
         }
+    }
+
+    /// A GPU of the node is not well for a while.
+    fn ail(&mut self, post: &Post, fleet: &Fleet) {
+        let (percent, (low, high)) = match self.kind {
+            Kind::Week => (WEEK_FATAL_PERCENT, WEEK_AILING_S),
+            Kind::Usual | Kind::Long => (FATAL_PERCENT, AILING_S),
+        };
+        let (fatal, now) = (self.rng.chance(percent), fleet.scene.now_us());
+        let severity = if fatal { Severity::Fatal } else { Severity::Degraded };
+        let mut machine = fleet.scene.machine(post.at);
+        let gpu = self.gpu(&machine);
+        machine.ailing.insert(gpu.clone(), (severity, now));
+        drop(machine);
+        self.until(fleet, low, high, Cure::Gpu(post.at, gpu));
     }
 
     /// From all others, or from some; both ways, or one.
@@ -370,12 +409,16 @@ impl Faults {
         let silent: Vec<usize> = silent.collect();
         let others = fleet.posts.iter().filter(|post| !silent.contains(&post.at));
         // A node with many jobs, since most end before they are given up.
-        let works = |post: &&Post| fleet.scene.machine(post.at).live().count();
+        let works = |post: &&Post| match self.kind {
+            Kind::Week => self.rng.next() as usize,
+            Kind::Usual | Kind::Long => fleet.scene.machine(post.at).live().count(),
+        };
         let Some(post) = others.max_by_key(works).filter(|_| silent.len() < SILENT_MAX) else {
             return;
         };
         let post = post.clone();
-        let us = self.seconds(LONG_SILENCE_S.0, LONG_SILENCE_S.1);
+        let (low, high) = if self.kind == Kind::Week { WEEK_SILENCE_S } else { LONG_SILENCE_S };
+        let us = self.seconds(low, high);
         let until = fleet.scene.now_us() + us;
         if self.rng.chance(FROZEN_PERCENT) {
             fleet.scene.machine(post.at).freeze(until);

@@ -21,8 +21,8 @@ use crate::files::Files;
 use crate::rng::Rng;
 use crate::scene::BEGIN_MS;
 
-/// GPUs of each machine.
-const GPUS: u32 = 2;
+/// GPUs of each machine, where a run has no other number.
+pub(crate) const GPUS: u32 = 2;
 /// How long processes take to be gone after SIGKILL, and their memory after them.
 const DEATH_US: (u64, u64) = (10_000, 1_500_000);
 
@@ -155,7 +155,7 @@ fn time(us: u64) -> Timestamp {
 
 impl Machine {
     pub(crate) fn new(
-        at: usize,
+        (at, gpus): (usize, u32),
         rng: Rng,
         files: Arc<Mutex<Files>>,
         save_every_us: (u64, u64),
@@ -165,7 +165,7 @@ impl Machine {
         Machine {
             name,
             boot: 1,
-            gpus: (0..GPUS).map(uuid).collect(),
+            gpus: (0..gpus).map(uuid).collect(),
             attempts: BTreeMap::new(),
             forgotten: BTreeMap::new(),
             promises: Promises::default(),
@@ -254,6 +254,10 @@ impl Machine {
     /// Nothing runs on the machine until then.
     pub(crate) fn freeze(&mut self, until_us: u64) {
         self.frozen_until_us = Some(until_us);
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen_until_us.is_some()
     }
 
     /// The machine runs again, at the latest now.

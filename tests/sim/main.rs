@@ -11,7 +11,8 @@
 //!   controllers. Tests with real processes have those.
 //!
 //! Start reading at [`run`]; [`faults`] is what goes wrong, [`oracle`] what must hold, [`bugs`] what must be
-//! found. `make sim SEEDS=2000 SEED=1` runs more of it, `make sim-bugs` looks for each known bug.
+//! found. `make sim SEEDS=2000 SEED=1` runs more of it, `make sim-bugs` looks for each known bug. [`week`] is a lab's
+//! week of reservations: `make sim-week`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod agent;
@@ -36,6 +37,7 @@ mod runner;
 mod scene;
 mod trace;
 mod user;
+mod week;
 mod world;
 
 use std::collections::BTreeMap;
@@ -43,11 +45,13 @@ use std::io::Write as _;
 use std::path::Path;
 
 use crate::pki::Pki;
-use crate::run::Plan;
+use crate::run::{Kind, Plan};
 use crate::runner::{ASK, Ask, Found, Runner, TELL, folders};
 
 /// Seeds of one run of the tests.
 const SEEDS: u64 = 50;
+/// Weeks of one run of the tests.
+const WEEKS: u64 = 2;
 /// Seeds in a row that may miss a known bug: fresh ones, and those that begin with the one written down.
 const FRESH_MAX: u64 = 500;
 const RECORDED_MAX: u64 = 100;
@@ -113,21 +117,22 @@ fn one_run() {
     let tell_to = std::env::var_os(TELL).map_or(own.path().join("run.json"), Into::into);
     let ask: Ask = match std::env::var(ASK) {
         Ok(json) => serde_json::from_str(&json).unwrap(),
-        Err(_) => Ask { seed: 1, bug: None, thin: true },
+        Err(_) => Ask { seed: 1, bug: None, thin: true, week: false },
     };
     let (pki, folder) = folders(&tell_to);
     let bug = ask.bug.as_deref().map(|name| bugs::named(name).unwrap());
-    let plan = match ask.thin {
-        true => Plan {
+    let plan = match (ask.thin, ask.week) {
+        (_, true) => Plan::week(ask.seed, bug),
+        (true, false) => Plan {
             controllers: 1,
             spare: 0,
             nodes: 1,
             users: &["alice"],
             faults: false,
-            long: false,
+            kind: Kind::Usual,
             ..Plan::usual(ask.seed, bug)
         },
-        false => Plan::usual(ask.seed, bug),
+        (false, false) => Plan::usual(ask.seed, bug),
     };
     // A thread of its own: nothing has drawn from its randomness yet.
     let (pki, at) = (Pki::open(&pki), folder.path().to_owned());
@@ -158,7 +163,7 @@ fn keep(seed: u64, found: &Found) {
 fn the_same_seed_gives_the_same_trace() {
     let runner = Runner::new();
     for thin in [true, false] {
-        let ask = Ask { seed: number("SEED").unwrap_or(7), bug: None, thin };
+        let ask = Ask { seed: number("SEED").unwrap_or(7), bug: None, thin, week: false };
         let mut traces = Vec::new();
         runner.run([ask.clone(), ask], |_, found| {
             keep(traces.len() as u64, &found);
@@ -181,7 +186,7 @@ fn nothing_that_must_not_happens() {
     let mut bad = Vec::new();
     let mut last = String::new();
     let mut happened: BTreeMap<String, u64> = BTreeMap::new();
-    let asks = (first..first + seeds).map(|seed| Ask { seed, bug: None, thin: false });
+    let asks = (first..first + seeds).map(|seed| Ask { seed, bug: None, thin: false, week: false });
     runner.run(asks, |ask, found| {
         keep(ask.seed, &found);
         if let Some(violation) = &found.violation {
@@ -202,6 +207,44 @@ fn nothing_that_must_not_happens() {
     tell(&format!("{seeds} seeds, nothing found; the last one: {last}\n{happened:?}"));
 }
 
+#[test]
+fn a_lab_week_keeps_its_promises() {
+    let runner = Runner::new();
+    let first = number("SEED").unwrap_or(1);
+    let seeds = number("SEEDS").unwrap_or(WEEKS);
+    let mut bad = Vec::new();
+    let mut all: BTreeMap<String, u64> = BTreeMap::new();
+    let mut least: BTreeMap<&str, u64> = BTreeMap::new();
+    let asks = (first..first + seeds).map(|seed| Ask { seed, bug: None, thin: false, week: true });
+    runner.run(asks, |ask, found| {
+        keep(ask.seed, &found);
+        let of = |what: &str| found.happened.get(what).copied().unwrap_or(0);
+        let counts: Vec<_> = week::counted().map(|what| (what, of(what))).collect();
+        if let Some(violation) = &found.violation {
+            tell(&format!("week {}: {violation}\n{}", ask.seed, end_of(&found.trace)));
+            bad.push((ask.seed, violation.clone()));
+        } else {
+            tell(&format!("week {}: {}, {counts:?}", ask.seed, found.summary));
+            let few = week::LEAST.iter().filter(|(what, most)| of(what) < *most);
+            bad.extend(few.map(|(what, most)| {
+                (ask.seed, format!("{what} came {} times, at least {most} are wanted", of(what)))
+            }));
+        }
+        for (what, times) in counts {
+            let known = least.entry(what).or_insert(times);
+            *known = times.min(*known);
+        }
+        for (kind, times) in found.happened {
+            *all.entry(kind).or_default() += times;
+        }
+        true
+    });
+    assert_eq!(bad, [], "weeks; run one again by `make sim-week SEEDS=1 SEED=…`");
+    let absent: Vec<_> = week::SOMETIMES.iter().filter(|kind| !all.contains_key(**kind)).collect();
+    assert!(seeds < WEEKS || absent.is_empty(), "in no week there was {absent:?}: {all:?}");
+    tell(&format!("{seeds} weeks, nothing found; the least of each: {least:?}\n{all:?}"));
+}
+
 /// Each by the seed that is written down for it, or one soon after it, since any change of the program
 /// moves what a seed draws; with `BUGS=fresh` by whatever seed comes first.
 #[test]
@@ -215,7 +258,7 @@ fn each_known_bug_is_found() {
         let (first, most) = if fresh { (first, FRESH_MAX) } else { (known.seed, RECORDED_MAX) };
         let seeds = first..first + most;
         let bug = Some(known.name.to_owned());
-        let asks = seeds.map(|seed| Ask { seed, bug: bug.clone(), thin: false });
+        let asks = seeds.map(|seed| Ask { seed, bug: bug.clone(), thin: false, week: known.week });
         let mut found_by = None;
         runner.run(asks, |ask, found| {
             keep(ask.seed, &found);

@@ -13,7 +13,7 @@ use crate::controller::{self, Seat, address};
 use crate::disk::SimDisk;
 use crate::faults::Faults;
 use crate::files::Files;
-use crate::machine::Machine;
+use crate::machine::{GPUS, Machine};
 use crate::net::HostId;
 use crate::os;
 use crate::pki::Pki;
@@ -21,7 +21,8 @@ use crate::rng::Rng;
 use crate::roster::Comings;
 use crate::scene::Scene;
 use crate::user::User;
-use crate::world::World;
+use crate::week;
+use crate::world::{SLICE_US, World};
 
 const SECOND_US: u64 = 1_000_000;
 /// Nothing goes wrong until the fleet is there.
@@ -35,6 +36,14 @@ const SAVE_EVERY_US: (u64, u64) = (SECOND_US, 4 * SECOND_US);
 const LONG_SAVE_EVERY_US: (u64, u64) = (4 * SECOND_US, 12 * SECOND_US);
 /// One seed in this many is a long one.
 const LONG_EVERY: u64 = 5;
+/// A lab's week: an hour of it lasts a quarter of a minute.
+const WEEK_US: u64 = 7 * 24 * 15 * SECOND_US;
+/// One slice of a week's time. Nothing in a week is a matter of milliseconds.
+const WEEK_SLICE_US: u64 = 200_000;
+/// One week in this many has three controllers, which takes three times as long to simulate; the others one that crashes.
+const WEEK_OF_THREE_EVERY: u64 = 10;
+/// How often it is judged in a week what nodes should have opened by now.
+const WEEK_LOOK_EVERY_US: u64 = SECOND_US;
 /// How long users continue after that.
 const CALM_US: u64 = 4 * SECOND_US;
 /// The time in which all that was begun must be over and everybody must agree.
@@ -43,6 +52,17 @@ const REST_MAX_US: u64 = 120 * SECOND_US;
 const RESTART_US: u64 = SECOND_US;
 /// How often the run checks whether they agree.
 const LOOK_EVERY_US: u64 = SECOND_US / 2;
+
+/// What a run is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Seconds, in which everything goes wrong.
+    Usual,
+    /// Minutes, with nodes that are silent for long.
+    Long,
+    /// A lab's week of reservations: see `week.rs`.
+    Week,
+}
 
 /// What a run is made of.
 #[derive(Debug, Clone, Copy)]
@@ -55,8 +75,7 @@ pub(crate) struct Plan {
     pub(crate) nodes: usize,
     pub(crate) users: &'static [&'static str],
     pub(crate) faults: bool,
-    /// For minutes, with nodes that are silent for long.
-    pub(crate) long: bool,
+    pub(crate) kind: Kind,
 }
 
 impl Plan {
@@ -66,15 +85,32 @@ impl Plan {
         if bug.is_none() && seed.is_multiple_of(LONG_EVERY) {
             return Plan::long(seed);
         }
-        let long = false;
-        Plan { seed, bug, controllers: 3, spare: 2, nodes: 3, users, faults: true, long }
+        let kind = Kind::Usual;
+        Plan { seed, bug, controllers: 3, spare: 2, nodes: 3, users, faults: true, kind }
     }
 
     /// Attempts are given up while their nodes are silent, and some of them come back.
     fn long(seed: u64) -> Plan {
         let users = &["alice", "root"];
-        let (bug, long) = (None, true);
-        Plan { seed, bug, controllers: 1, spare: 0, nodes: 3, users, faults: true, long }
+        let (bug, kind) = (None, Kind::Long);
+        Plan { seed, bug, controllers: 1, spare: 0, nodes: 3, users, faults: true, kind }
+    }
+
+    /// Forty people, an admin, and more wishes than GPUs.
+    pub(crate) fn week(seed: u64, bug: Option<Bug>) -> Plan {
+        let (users, kind) = (week::PEOPLE, Kind::Week);
+        let nodes = week::NODES;
+        let controllers = if seed.is_multiple_of(WEEK_OF_THREE_EVERY) { 3 } else { 1 };
+        Plan { seed, bug, controllers, spare: 0, nodes, users, faults: true, kind }
+    }
+
+    /// How long things go wrong.
+    fn trouble_us(&self) -> u64 {
+        match self.kind {
+            Kind::Usual => TROUBLE_US,
+            Kind::Long => LONG_TROUBLE_US,
+            Kind::Week => WEEK_US,
+        }
     }
 }
 
@@ -109,18 +145,23 @@ async fn join_all(users: Vec<impl Future<Output = ()> + Send + 'static>) {
 impl Fleet {
     fn new(plan: Plan, pki: Pki, folder: &Path) -> Fleet {
         let mut rng = Rng::new(plan.seed);
-        let save_every_us = if plan.long { LONG_SAVE_EVERY_US } else { SAVE_EVERY_US };
+        let save_every_us = match plan.kind {
+            Kind::Long => LONG_SAVE_EVERY_US,
+            Kind::Usual | Kind::Week => SAVE_EVERY_US,
+        };
+        let gpus = if plan.kind == Kind::Week { week::GPUS } else { GPUS };
         let files = Arc::new(Mutex::new(Files::default()));
         let machine = |at| {
-            let machine = Machine::new(at, rng.fork(), Arc::clone(&files), save_every_us);
+            let machine = Machine::new((at, gpus), rng.fork(), Arc::clone(&files), save_every_us);
             Arc::new(Mutex::new(machine))
         };
         let machines: Vec<_> = (0..plan.nodes).map(machine).collect();
         let mut disks = rng.fork();
-        let kind = (plan.bug, plan.long);
+        let kind = (plan.bug, plan.kind);
         let scene =
             Arc::new(Scene::new(rng, kind, (machines, Arc::clone(&files)), pki, folder.to_owned()));
-        let mut world = World::new(Arc::clone(&scene));
+        let slice_us = if plan.kind == Kind::Week { WEEK_SLICE_US } else { SLICE_US };
+        let mut world = World::new(Arc::clone(&scene), slice_us);
         let hosts = 0..plan.controllers + plan.spare;
         let first = BTreeMap::from([(1, address(0))]);
         let never_sync = plan.bug.and_then(Bug::never_sync);
@@ -271,6 +312,30 @@ impl Fleet {
         }
     }
 
+    /// Notes which nodes are up, and has what they promised judged now and then.
+    fn watch_week(&mut self, look_at: &mut u64) {
+        let now = self.scene.now_us();
+        let is_down =
+            |post: &&Post| !self.world.runs(post.host) || self.scene.machine(post.at).is_frozen();
+        let down: Vec<usize> = self.posts.iter().filter(is_down).map(|post| post.at).collect();
+        let mut oracle = self.scene.oracle();
+        let Some(week) = &mut oracle.week else { return };
+        week.down(&down, now);
+        if now < *look_at {
+            return;
+        }
+        *look_at = now + WEEK_LOOK_EVERY_US;
+        for machine in &self.scene.machines {
+            let machine = machine.lock().expect("nobody panics with it");
+            week.ailing(machine.ailing.keys(), now);
+        }
+        let judged = week.judge_due(now);
+        drop(oracle);
+        if let Err(what) = judged {
+            self.scene.violation(what);
+        }
+    }
+
     /// Processes that ended by themselves are noticed, those that are down are started again in time.
     pub(crate) fn supervise(&mut self) {
         for seat in self.seats.clone() {
@@ -329,10 +394,15 @@ pub(crate) fn run(plan: Plan, pki: Pki, folder: &Path) -> Verdict {
         fleet.world.start(host);
     }
     fleet.until(BOOT_US, |fleet| fleet.supervise());
-    let mut faults = Faults::new(Rng::new(plan.seed ^ 0xFA17), plan.long);
+    let mut faults = Faults::new(Rng::new(plan.seed ^ 0xFA17), plan.kind);
     if plan.faults {
-        let trouble_us = if plan.long { LONG_TROUBLE_US } else { TROUBLE_US };
-        fleet.until(BOOT_US + trouble_us, |fleet| faults.step(fleet));
+        let mut look_at = 0;
+        fleet.until(BOOT_US + plan.trouble_us(), |fleet| {
+            faults.step(fleet);
+            if plan.kind == Kind::Week {
+                fleet.watch_week(&mut look_at);
+            }
+        });
         faults.end(&mut fleet);
     } else {
         fleet.until(BOOT_US + TROUBLE_US / 3, |fleet| fleet.supervise());

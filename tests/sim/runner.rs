@@ -28,6 +28,8 @@ pub(crate) struct Ask {
     pub(crate) bug: Option<String>,
     /// One controller, one node, one user, no faults.
     pub(crate) thin: bool,
+    /// A lab's week.
+    pub(crate) week: bool,
 }
 
 /// What it found.

@@ -22,7 +22,9 @@ use crate::oracle::Oracle;
 use crate::pki::Pki;
 use crate::restore::Backup;
 use crate::rng::Rng;
+use crate::run::Kind;
 use crate::trace::Trace;
+use crate::week::records;
 
 /// The true time at which a simulation begins, in milliseconds since 1970.
 pub(crate) const BEGIN_MS: u64 = 1_900_000_000_000;
@@ -38,6 +40,8 @@ pub(crate) enum Load {
     Crowded,
     /// Few jobs that run for minutes and may be replaced when their node is silent.
     Long,
+    /// Reservations only, and more of them than GPUs.
+    Week,
 }
 
 impl Load {
@@ -54,6 +58,7 @@ impl Load {
 #[derive(Debug)]
 pub(crate) struct Scene {
     pub(crate) bug: Option<Bug>,
+    pub(crate) kind: Kind,
     pub(crate) load: Load,
     pub(crate) net: Net,
     pub(crate) machines: Vec<Arc<Mutex<Machine>>>,
@@ -73,14 +78,19 @@ pub(crate) struct Scene {
 impl Scene {
     pub(crate) fn new(
         mut rng: Rng,
-        (bug, long): (Option<Bug>, bool),
+        (bug, kind): (Option<Bug>, Kind),
         (machines, files): (Vec<Arc<Mutex<Machine>>>, Arc<Mutex<Files>>),
         pki: Pki,
         folder: std::path::PathBuf,
     ) -> Scene {
         Scene {
             bug,
-            load: if long { Load::Long } else { Load::drawn(&mut rng) },
+            kind,
+            load: match kind {
+                Kind::Usual => Load::drawn(&mut rng),
+                Kind::Long => Load::Long,
+                Kind::Week => Load::Week,
+            },
             net: Net::new(rng.fork()),
             machines,
             files,
@@ -89,7 +99,7 @@ impl Scene {
             folder,
             now_us: AtomicU64::new(0),
             backups: Mutex::default(),
-            oracle: Mutex::default(),
+            oracle: Mutex::new(Oracle::of(kind)),
             trace: Mutex::default(),
             rng: Mutex::new(rng),
         }
@@ -166,7 +176,7 @@ impl Scene {
         };
         let mut line = format!("{index} {envelope}: {reply}");
         for event in &outcome.events {
-            line = format!("{line}, {}", kind(event));
+            line = format!("{line}, {}", shown(event));
         }
         self.say(&format!("controller {controller}"), &line);
         let (entry, states) = ((index, envelope), (before, fsm));
@@ -205,6 +215,14 @@ impl Scene {
 pub(crate) fn kind(event: &Event) -> String {
     let text = format!("{event:?}");
     text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
+}
+
+/// An event as a line of a trace names it: with the reservation that it is about.
+fn shown(event: &Event) -> String {
+    match records::id_of(event) {
+        Some(id) => format!("{} {id}", kind(event)),
+        None => kind(event),
+    }
 }
 
 pub(crate) fn controller_role(id: u64) -> Role {

@@ -3,6 +3,8 @@
 //! Speaks the product's gRPC API. A user knows all controllers and follows the name of the leader in a
 //! refusal, as the CLI does. What was answered goes to the judge; what was not may have happened or not.
 
+mod week;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,12 +24,16 @@ use crate::net::HostId;
 use crate::oracle::Done;
 use crate::restore;
 use crate::rng::Rng;
+use crate::run::Kind;
 use crate::scene::{BEGIN_MS, Load, Scene, user_role};
 
 /// One call.
 const CALL_MAX: Duration = Duration::from_secs(4);
 /// One request, with all its tries.
 const REQUEST_MAX: Duration = Duration::from_secs(25);
+/// The same in a week, where a message takes a fifth of a second.
+const WEEK_CALL_MAX: Duration = Duration::from_secs(12);
+const WEEK_REQUEST_MAX: Duration = Duration::from_secs(60);
 /// Pause between two tries.
 const AGAIN_AFTER: Duration = Duration::from_millis(150);
 /// How many users end what they began before they go.
@@ -110,12 +116,15 @@ impl User {
     }
 
     pub(crate) async fn run(mut self) {
+        if self.scene.kind == Kind::Week {
+            return self.live_a_week().await;
+        }
         loop {
             let (low, high) = match self.scene.load {
                 Load::Quiet => PAUSE_QUIET_MS,
                 Load::Busy => PAUSE_BUSY_MS,
                 Load::Crowded => PAUSE_CROWDED_MS,
-                Load::Long => PAUSE_LONG_MS,
+                Load::Long | Load::Week => PAUSE_LONG_MS,
             };
             let pause = self.rng.between(low, high);
             tokio::time::sleep(Duration::from_millis(pause)).await;
@@ -167,11 +176,15 @@ impl User {
     where
         F: Future<Output = Result<tonic::Response<T>, Status>>,
     {
-        let deadline = tokio::time::Instant::now() + REQUEST_MAX;
+        let (call_max, request_max) = match self.scene.kind {
+            Kind::Week => (WEEK_CALL_MAX, WEEK_REQUEST_MAX),
+            Kind::Usual | Kind::Long => (CALL_MAX, REQUEST_MAX),
+        };
+        let deadline = tokio::time::Instant::now() + request_max;
         self.scene.oracle().requests += 1;
         while tokio::time::Instant::now() < deadline {
             let client = self.clients[self.at].1.clone();
-            let calling = tokio::time::timeout(CALL_MAX, call(client, request.clone()));
+            let calling = tokio::time::timeout(call_max, call(client, request.clone()));
             let status = match calling.await {
                 Ok(Ok(response)) => return Answer::Yes(response.into_inner()),
                 Ok(Err(status)) if from_status(&status).is_some() => {
@@ -351,7 +364,7 @@ impl User {
             Load::Busy => (20, (4_000, 30_000)),
             // Each needs its GPU until after the next save of one that must leave.
             Load::Crowded => (60, (12_000, 40_000)),
-            Load::Long => return (self.rng.between(20_000, 90_000), 150_000),
+            Load::Long | Load::Week => return (self.rng.between(20_000, 90_000), 150_000),
         };
         let long = self.rng.chance(long);
         let length =

@@ -16,7 +16,7 @@ use crate::net::HostId;
 use crate::os;
 use crate::scene::{BEGIN_MS, Scene};
 
-/// One slice of time.
+/// One slice of time, where a run has no other.
 pub(crate) const SLICE_US: u64 = 20_000;
 /// How often a host's tasks and timers are run within a slice.
 const ROUNDS: u32 = 2;
@@ -39,6 +39,7 @@ pub(crate) struct Host {
 pub(crate) struct World {
     pub(crate) scene: Arc<Scene>,
     hosts: Vec<Host>,
+    slice_us: u64,
 }
 
 /// Ready after some polls: lets a runtime run everything that can run now.
@@ -58,8 +59,8 @@ impl Future for Rounds {
 }
 
 impl World {
-    pub(crate) fn new(scene: Arc<Scene>) -> World {
-        World { scene, hosts: Vec::new() }
+    pub(crate) fn new(scene: Arc<Scene>, slice_us: u64) -> World {
+        World { scene, hosts: Vec::new(), slice_us }
     }
 
     /// Adds a host that is down.
@@ -127,6 +128,11 @@ impl World {
         self.hosts[host].stopped_until_us > self.scene.now_us()
     }
 
+    /// Whether there is a process, and it is not stopped.
+    pub(crate) fn runs(&self, host: HostId) -> bool {
+        self.hosts[host].runtime.is_some() && !self.is_stopped(host)
+    }
+
     /// Nobody is stopped, and all wall clocks are right.
     pub(crate) fn heal(&mut self) {
         for host in &mut self.hosts {
@@ -150,7 +156,7 @@ impl World {
 
     /// One slice of time.
     pub(crate) fn step(&mut self) {
-        let now = self.scene.now_us() + SLICE_US;
+        let now = self.scene.now_us() + self.slice_us;
         self.scene.set_now(now);
         self.scene.net.advance(now);
         for at in 0..self.scene.machines.len() {
