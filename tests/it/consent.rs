@@ -63,6 +63,7 @@ fn destroying(things: &Things) -> Vec<Vec<&str>> {
         vec!["reserve", "-G", "1", "-t", "1h", "--for", "nobodi"],
         vec!["reserve", "-G", "1", "-t", "1h", "--with", "nobodi"],
         vec!["run", "-d", "--for", "nobodi", "--", "true"],
+        vec!["reservation", "approvers", "--add-member", "nobodi"],
         vec!["project", "create", "vision", "--member", "nobodi"],
         vec!["project", "set", "default", "--add-member", "nobodi"],
         vec!["class", "create", "deadline", "--member", "nobodi"],

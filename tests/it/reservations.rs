@@ -459,7 +459,8 @@ fn approval(lab: &Lab) -> Result<()> {
     let shown = |id: &str| lab.json(&["reservation", "show", id]);
     lab.run_as_nobody(&["reserve", "-G", "2", "-t", "1h"])?
         .fails(2, &["at most 1 at once", "to ask for approval, add --ask"])?;
-    reserve(&["--ask", " "])?.fails(2, &["reason"])?;
+    reserve(&["--ask", " "])?.fails(2, &["--ask", "what it is for"])?;
+    reserve(&["--ask", ""])?.fails(2, &["--ask"])?;
     let asked = reserve(&["--ask", "the deadline", "--from", "+1h"])?;
     ensure!(asked.stderr.contains("waits for approval") && asked.stderr.contains("holds nothing"));
     let id = asked.ok()?.trim().to_owned();

@@ -1,4 +1,4 @@
-//! Reservations above a limit: approved or denied by those who may, whom admins name.
+//! Reservations above a limit: approved or denied by users that admins name.
 
 use fleet_core::command::{Command, LimitsCommand, ReservationCommand};
 use fleet_core::people::PeopleChange;

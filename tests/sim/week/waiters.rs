@@ -88,7 +88,7 @@ impl Week {
     ) -> Result<usize, String> {
         let served = self.leave(envelope, outcome, fsm)?;
         self.judge_order(outcome, fsm)?;
-        if let Command::Reservation(ReservationCommand::Wait { wish, latest_start }) =
+        if let Command::Reservation(ReservationCommand::Wait { wish, latest_start, .. }) =
             &envelope.command
         {
             let waiting = Waiting::of(wish, *latest_start, fsm.now());

@@ -76,6 +76,13 @@ fn fmt_requeued(f: &mut fmt::Formatter<'_>, why: &str, from: Option<&str>) -> fm
     }
 }
 
+fn fmt_timed_out(f: &mut fmt::Formatter<'_>, why: Option<&str>) -> fmt::Result {
+    match why {
+        Some(why) => write!(f, "timed out: {why}"),
+        None => write!(f, "stopped at its time limit"),
+    }
+}
+
 fn fmt_measured(f: &mut fmt::Formatter<'_>, seen: &MeasuredUse) -> fmt::Result {
     let (measured, busy) = seen.sums();
     let length = seen.until.since(seen.from);
@@ -651,8 +658,7 @@ impl Event {
             E::JobCompleted { exit_code, .. } => write!(f, "completed, exit code {exit_code}"),
             E::JobFailed { why, .. } => write!(f, "failed: {why}"),
             E::JobCancelled { by, .. } => write!(f, "cancelled by {by}"),
-            E::JobTimedOut { why: None, .. } => write!(f, "stopped at its time limit"),
-            E::JobTimedOut { why: Some(why), .. } => write!(f, "timed out: {why}"),
+            E::JobTimedOut { why, .. } => fmt_timed_out(f, why.as_deref()),
             E::JobTimeLimitSet { limit, by, .. } => write!(f, "time limit set to {limit} by {by}"),
             E::GpusReleased { node, gpus, declared_by, .. } => {
                 fmt_released(f, &placed(names, node, gpus), declared_by.as_deref())
