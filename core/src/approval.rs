@@ -1,4 +1,4 @@
-//! Approval: a reservation that passes a limit waits until somebody who may approve it says yes.
+//! Approval: a reservation above a limit waits until an approver says yes.
 //!
 //! The types of this subject. Such a reservation is on the waiting list, holds nothing, and is not served until then
 //! (`fsm/approval.rs`; docs/adr/0069-above-a-limit-somebody-approves.md).

@@ -132,12 +132,12 @@ pub enum WaitOverWhy {
     Refused {
         why: String,
     },
-    /// It passes a limit, and somebody who may approve it said no.
+    /// It is above a limit, and somebody who may approve it said no.
     Denied {
         by: String,
         why: String,
     },
-    /// It passes a limit, and nobody had approved it by its latest start.
+    /// It is above a limit, and nobody had approved it by its latest start.
     NotApproved,
 }
 

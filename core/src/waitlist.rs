@@ -2,7 +2,7 @@
 //!
 //! A reservation on the list either has no place yet, or has one that begins later than its owner could use it. Both are
 //! served by `fsm/waitlist.rs` whenever something comes free: the first gets a place, the second one that begins earlier.
-//! A third kind passes a limit: it waits until somebody approves it, and is served from then on.
+//! A third kind is above a limit: it waits until somebody approves it, and is served from then on.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -40,7 +40,7 @@ pub struct Waiter {
     /// The start of the place that it has by now. A reservation that begins at another time was moved by somebody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed: Option<Timestamp>,
-    /// It passes a limit: somebody has to approve it before it is served.
+    /// It is above a limit: somebody has to approve it before it is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Box<Approval>>,
 }

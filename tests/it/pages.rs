@@ -270,7 +270,7 @@ fn reservations(typist: &Typist<'_>) -> Result<()> {
     approval(typist)
 }
 
-/// The one who types is an admin and passes no limit, so somebody else asks.
+/// The one who types is an admin and is within all limits, so somebody else asks.
 fn approval(typist: &Typist<'_>) -> Result<()> {
     let lab = typist.lab;
     lab.output(&["reservation", "limits", "*", "--gpus", "1"])?;

@@ -459,10 +459,10 @@ fn approval(lab: &Lab) -> Result<()> {
     let shown = |id: &str| lab.json(&["reservation", "show", id]);
     lab.run_as_nobody(&["reserve", "-G", "2", "-t", "1h"])?
         .fails(2, &["at most 1 at once", "to ask for approval, add --ask"])?;
-    reserve(&["--ask", " "])?.fails(2, &["--ask", "what it is for"])?;
+    reserve(&["--ask", " "])?.fails(2, &["--ask", "a reason is required"])?;
     reserve(&["--ask", ""])?.fails(2, &["--ask"])?;
     let asked = reserve(&["--ask", "the deadline", "--from", "+1h"])?;
-    ensure!(asked.stderr.contains("waits for approval") && asked.stderr.contains("holds nothing"));
+    ensure!(asked.stderr.contains("waits for approval and holds no GPUs"), "{asked:?}");
     let id = asked.ok()?.trim().to_owned();
     let request = shown(&id)?;
     let effect = &request["approval"]["effect"];
@@ -470,22 +470,23 @@ fn approval(lab: &Lab) -> Result<()> {
     ensure!(effect["gpus_like_it"] == 4 && effect["left_free"] == 2, "{request}");
     ensure!(effect["place"]["gpus"].as_array().is_some_and(|gpus| gpus.len() == 2), "{request}");
     let approve = ["reservation", "approve", &id];
-    lab.run_as_nobody(&approve)?.fails(4, &["another one of the approvers"])?;
+    lab.run_as_nobody(&approve)?.fails(4, &["an approver who has no part"])?;
     // Nor once they are one of them.
     lab.output(&["reservation", "approvers", "--add-member", "nobody"])?;
-    lab.run_as_nobody(&approve)?.fails(4, &["another one of the approvers"])?;
+    lab.run_as_nobody(&approve)?.fails(4, &["an approver who has no part"])?;
     lab.output(&approve)?;
     ensure!(shown(&id)?["state"] == "scheduled", "{}", shown(&id)?);
     lab.run(&approve)?.fails(5, &["needs no approval"])?;
     let second = reserve(&["--ask", "more", "--from", "+1h"])?.ok()?.trim().to_owned();
-    lab.run(&["reservation", "deny", &second, "--reason", ""])?.fails(2, &["reason"])?;
+    lab.run(&["reservation", "deny", &second, "--reason", ""])?
+        .fails(2, &["reason", "is required"])?;
     lab.output(&["reservation", "deny", &second, "--reason", "one is enough"])?;
     let denied = shown(&second)?;
     let reason = "denied by root: one is enough";
     ensure!(denied["state"] == "cancelled" && denied["reason"] == reason, "{denied}");
     lab.run(&["reservation", "approve", &second])?.fails(5, &["already over"])?;
     let story = lab.output(&["why", &id])?;
-    let told = ["asks for 2 GPUs for 1h, above a limit", "approved by root"];
+    let told = ["asked for approval of 2 GPUs for 1h. Limit: at most 1", "approved by root"];
     ensure!(told.iter().all(|text| story.contains(text)), "{story}");
     lab.run_as_nobody(&["release", &id])?.ok()?;
     lab.output(&["reservation", "approvers", "--remove-member", "nobody"])?;

@@ -4,8 +4,8 @@
 //! An hour of the lab lasts a quarter of a minute, and no shorter, since a fleet knows times that do not shrink: ten minutes until
 //! a silent node's reservations get stand-ins, a minute between two tries of the waiting list. People are in `user/week.rs`, troubles in
 //! `faults.rs`. Judges: [`records`] (no GPU is promised twice; what is counted), [`gates`] (what nodes open, and on time),
-//! [`waiters`] (the order of those who wait, and what becomes of them). Approvals are counted with the others in
-//! [`LEAST`] as soon as reservations need them.
+//! [`waiters`] (the order of those who wait, and what becomes of them). The week has no requests for
+//! approval: their counts would be in [`LEAST`].
 
 mod gates;
 pub(crate) mod records;

@@ -113,8 +113,8 @@ pub(crate) struct ReserveArgs {
     /// With --wait or --ask: return at once
     #[arg(short, long, requires = "waits")]
     pub(crate) detach: bool,
-    /// Ask for approval if a limit refuses it, and say what you need it for. Without --from and --wait it may
-    /// then start within 7 days
+    /// If a limit refuses the reservation, ask for approval with this reason, at most 512 bytes. Without --from
+    /// and --wait the reservation may then start within 7 days
     #[arg(long, value_name = "REASON", value_parser = clap::builder::NonEmptyStringValueParser::new(), conflicts_with_all = ["adopt", "nodes", "every", "dry_run"])]
     pub(crate) ask: Option<String>,
     /// Only show which GPUs you would get, or when they become available
@@ -218,18 +218,18 @@ pub(crate) enum ReservationVerb {
     Rules(ReservationRulesArgs),
     /// Show how much people may reserve, or change it for a Unix group (admins only)
     Limits(ReservationLimitsArgs),
-    /// Approve reservations above a limit (approvers only)
+    /// Approve reservations above a limit (approvers and admins only)
     Approve(ReservationApproveArgs),
-    /// Deny a reservation above a limit (approvers only)
+    /// Deny a reservation above a limit (approvers and admins only)
     Deny(ReservationDenyArgs),
-    /// Show who may approve, or change it (admins only)
+    /// Show who may approve reservations above a limit, or change who may (admins only)
     Approvers(ReservationApproversArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "`fleet reservation show` says what it is for and what follows. If no GPUs are free by then, it waits for \
-    them on the waiting list. Nobody approves their own.\n\n\
+    after_help = "`fleet reservation show` shows the reason and how many GPUs stay free for others. If no GPUs are free, the \
+    reservation waits on the waiting list. Only an admin may approve a reservation that is their own or shared with them.\n\n\
     Examples:\n  \
     fleet reservation approve res-k3v9"
 )]

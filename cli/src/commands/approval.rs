@@ -1,4 +1,4 @@
-//! `reservation approve|deny|approvers`: what passes a limit, and who decides about it.
+//! `reservation approve|deny|approvers`: what is above a limit, and who decides about it.
 
 use fleet_core::view::ReservationShown;
 use fleet_proto::json::limits::Approvers;
@@ -15,7 +15,7 @@ use crate::exit_code::Exit;
 use crate::output::reservation::{waits_shown, window_shown};
 use crate::output::text::{print, say};
 
-/// In the order that was typed; after the first that fails, no more are asked for.
+/// In the order that was typed; stops at the first that fails.
 pub(super) async fn approve(
     context: &Context,
     args: &ReservationApproveArgs,

@@ -42,8 +42,10 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     let wait_ms = context.length_of("--wait", args.wait.as_ref())?.unwrap_or(0);
     let starts_now = window.from.unix_ms() <= context.clock.now_ms();
     if args.ask.is_some() && starts_now && args.until.is_some() {
-        return Err(Failure::usage("--until", "with --ask it needs a start, or a length instead")
-            .hint("say --from too, or a length with -t"));
+        return Err(Failure::usage(
+            "--until",
+            "with --ask it needs --from; or give a length with -t",
+        ));
     }
     // Nobody approves it in the same second.
     let ask_wait_ms = if starts_now && wait_ms == 0 { APPROVED_WITHIN_MS } else { wait_ms };
@@ -239,12 +241,14 @@ async fn create(
 /// Where a limit refuses it, somebody may approve it.
 fn with_ask(failure: Failure, args: &ReserveArgs) -> Failure {
     let is_limit = matches!(failure.rejection.as_deref(), Some(Rejection::AboveLimit { .. }));
+    let ask = "--ask \"what you need it for\"";
     match (is_limit && args.adopt.is_empty(), args.dry_run) {
-        (true, false) => failure.hint("to ask for approval, add --ask \"what you need it for\""),
-        (true, true) => {
-            failure.hint("without --dry-run, --ask \"what you need it for\" asks for approval")
-        }
         (false, _) => failure,
+        (true, true) => failure.hint(format!("without --dry-run, {ask} asks for approval")),
+        (true, false) if args.until.is_some() && args.from.is_none() => {
+            failure.hint(format!("to ask for approval, add {ask} and write -t instead of --until"))
+        }
+        (true, false) => failure.hint(format!("to ask for approval, add {ask}")),
     }
 }
 

@@ -72,7 +72,7 @@ fn standing(now: &Reservation, clock: &Clock) -> String {
         let above = now.approval.as_ref().map(|approval| approval.above.as_str());
         let latest = now.latest_start.map(|at| clock.day_and_minute(at.0)).unwrap_or_default();
         return format!(
-            "{id} waits for approval, for {gpus}; it holds nothing, and starts by {latest} or not at all. Above a limit: {}",
+            "{id} ({gpus}) waits for approval and holds no GPUs. It starts by {latest} or not at all. Limit: {}",
             above.unwrap_or_default()
         );
     }

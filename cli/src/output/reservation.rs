@@ -62,16 +62,23 @@ pub(crate) fn waits_shown(reservation: &Reservation, clock: &Clock) -> String {
     }
 }
 
-/// What somebody who decides about it reads: `titan01:0-7 (v100) from … until …, then 4 of 16 such GPUs stay free`.
+/// For the approver: `titan01:0-7 (v100) from … until …; 4 of the 16 GPUs that fit the request stay free`.
 fn if_approved(reservation: &Reservation, clock: &Clock) -> Option<String> {
     let effect = reservation.approval.as_ref()?.effect.as_ref()?;
     let (place, waits) = (effect.place.as_ref(), effect.waits_for.as_ref());
     let place = place.map(|place| place_shown(place, clock));
-    let place = place.or_else(|| waits.map(|why| format!("it waits: {why}"))).unwrap_or_default();
-    let free = format!("{} of {} GPUs like it stay free", effect.left_free, effect.gpus_like_it);
+    let place =
+        place.or_else(|| waits.map(|why| format!("it would wait: {why}"))).unwrap_or_default();
+    let free = format!(
+        "{} of the {} GPUs that fit the request stay free",
+        effect.left_free, effect.gpus_like_it
+    );
     Some(match effect.owner_has {
-        0 => format!("{place}; {free} then"),
-        has => format!("{place}; {free} then, and {} has {has} more", reservation.owner),
+        0 => format!("{place}; {free}"),
+        has => {
+            let owner = &reservation.owner;
+            format!("{place}; {free}; {owner} has {has} more reserved at that time")
+        }
     })
 }
 
@@ -142,8 +149,8 @@ impl Row for Reservation {
             ("Series", self.series.as_ref().map(|series| in_series(series, self))),
             ("At end", self.at_end.clone()),
             ("Note", self.note.clone()),
-            ("Asks for", approval.map(|approval| approval.reason.clone())),
-            ("Above", approval.map(|approval| approval.above.clone())),
+            ("Needed for", approval.map(|approval| approval.reason.clone())),
+            ("Limit", approval.map(|approval| approval.above.clone())),
             ("Approved by", approval.and_then(|approval| approval.given_by.clone())),
             ("If approved", if_approved(self, clock)),
             ("Reason", self.reason.clone()),

@@ -38,7 +38,7 @@ pub(super) struct Wish {
     with: Vec<String>,
     /// How much later it may start; 0: not at all.
     wait_minutes: u32,
-    /// What it is needed for, if it passes a limit: it waits for approval then.
+    /// What it is needed for, if it is above a limit: it waits for approval then.
     ask: String,
     dry_run: bool,
 }

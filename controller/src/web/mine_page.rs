@@ -64,8 +64,9 @@ impl Reservation {
             | ReservationShown::Cancelling
             | ReservationShown::Cancelled => false,
         });
-        // Without GPUs: lists do not say what it waits for.
+        let has_gpus = !reservation.gpus.is_empty();
         let waits = match (reservation.waiting_place, reservation.approval.as_ref()) {
+            (Some(_), _) if has_gpus => Some("starts earlier if GPUs become free".to_owned()),
             (Some(place), _) => Some(format!("place {place} on the waiting list")),
             (None, Some(approval)) => Some(format!("above a limit: {}", approval.above)),
             (None, None) => None,

@@ -14,7 +14,7 @@ pub enum LimitsCommand {
     Set { group: GroupName, limits: ReservationLimits },
     /// The group has none any more.
     Remove { group: GroupName },
-    /// Who may approve what passes a limit.
+    /// Who may approve what is above a limit.
     SetApprovers { change: PeopleChange },
 }
 

@@ -72,7 +72,7 @@ pub struct ReservationChange {
     pub note: Option<String>,
 }
 
-/// What somebody says who asks for a reservation above a limit.
+/// A request for a reservation above a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskForApproval {
     /// What it is needed for.
@@ -91,15 +91,15 @@ pub enum ReservationCommand {
         /// Its window begins at the earliest start.
         wish: Box<CreateReservation>,
         latest_start: Timestamp,
-        /// If it passes a limit: it waits for approval. Without this it is refused.
+        /// If it is above a limit: it waits for approval. Without this it is refused.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ask: Option<AskForApproval>,
     },
-    /// What passes a limit and waits for that is served from now on.
+    /// A reservation above a limit is served from now on.
     Approve {
         id: ReservationId,
     },
-    /// What passes a limit and waits for approval does not get it.
+    /// What is above a limit and waits for approval does not get it.
     Deny {
         id: ReservationId,
         why: String,

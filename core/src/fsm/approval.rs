@@ -112,7 +112,7 @@ impl Fsm {
                     let by = approval.given_by.as_deref().unwrap_or_default();
                     format!("{by} has approved it already")
                 }
-                None => "it passes no limit and needs no approval".to_owned(),
+                None => "it is within all limits and needs no approval".to_owned(),
             },
             None if self.reservations.get(id).is_some() => {
                 self.open_reservation(id)?;
@@ -144,7 +144,7 @@ impl Fsm {
     pub(super) fn check_denial(&self, id: &ReservationId, why: &str) -> Result<u64, Rejection> {
         check_text("reason", why)?;
         if why.trim().is_empty() {
-            return Err(Rejection::field("reason", "missing: its owner reads why"));
+            return Err(Rejection::field("reason", "is required: the owner reads it"));
         }
         self.check_approval(id).map(|(order, _)| order)
     }

@@ -154,8 +154,13 @@ impl Fsm {
             }
             None => {
                 // The node of the stand-in may be silent by now.
+                let is_active = |fsm: &Self| {
+                    let first = fsm.reservations.get(&first);
+                    first.is_some_and(|r| r.state == ReservationState::Active)
+                };
+                let was_active = is_active(self);
                 self.start_if_begun_and_waiting(turn, &first);
-                moved
+                moved || is_active(self) != was_active
             }
         }
     }
@@ -182,6 +187,8 @@ impl Fsm {
             {
                 return None;
             }
+            // It has begun, and keeps its GPUs as any other.
+            ReservationState::Scheduled if one.state == ReservationState::Active => return None,
             ReservationState::Scheduled => false,
             ReservationState::Active if !one.usage.came => false,
             // People came to both: each ends in its time.

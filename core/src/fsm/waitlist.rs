@@ -37,7 +37,7 @@ const GAIN_PART: u64 = 10;
 /// So many without a place may make jobs leave in one pass: all attempts are read for each of them.
 const LEAVING_TRIES_MAX: usize = 8;
 
-/// So many moves in one pass give their old places to those who come first. What others leave is found a minute later.
+/// So many times the list is tried from its beginning in one pass. What is left in the last one is found a minute later.
 const FREED_MAX: usize = 16;
 
 /// After so many places that limits refuse there is none.
@@ -48,7 +48,7 @@ const HELD_TRIES_MAX: usize = 4;
 
 /// What a place is searched for.
 struct Search<'a> {
-    /// Whose limits count; nobody's for what was approved.
+    /// The actor with the limits that count; none for a reservation that was approved.
     by: Option<&'a Actor>,
     wish: &'a CreateReservation,
     /// The earliest one.
@@ -64,7 +64,7 @@ struct Search<'a> {
 pub(super) struct Asked<'a> {
     pub(super) wish: &'a CreateReservation,
     pub(super) latest_start: Timestamp,
-    /// To be approved, if it passes a limit.
+    /// To be approved, if it is above a limit.
     pub(super) ask: Option<&'a AskForApproval>,
 }
 
@@ -73,8 +73,19 @@ pub(super) enum Answer {
     Place(Granted),
     /// Nothing is free in time.
     Waits,
-    /// It passes a limit, and is to be approved.
+    /// It is above a limit, and is to be approved.
     Asks(Approval),
+}
+
+/// How the list is tried.
+#[derive(Clone, Copy)]
+struct Served<'a> {
+    /// On these nodes alone, or on all.
+    on: Option<&'a [NodeName]>,
+    /// Those for which jobs may leave.
+    may_leave: &'a BTreeSet<u64>,
+    /// From the beginning, once one has left a place.
+    begins_again: bool,
 }
 
 /// What becomes of one on the list.
@@ -88,7 +99,7 @@ enum Step {
 
 impl Fsm {
     /// Books the earliest place that begins by `latest_start`. Where there is none, or only one that begins later than the
-    /// wish's window, it is on the waiting list. So is one that passes a limit and says why it should be approved.
+    /// wish's window, it is on the waiting list. So is one above a limit that is to be approved.
     pub(super) fn wait_for_reservation(
         &mut self,
         turn: &mut Turn<'_>,
@@ -166,13 +177,13 @@ impl Fsm {
             let problem = "what runs now cannot be taken over later: it cannot wait";
             return Err(Rejection::field("adopts", problem));
         }
-        // Who asks does not have to wait: then the time that it took to ask does not count.
+        // With a request for approval it need not wait otherwise: the time that it took to ask does not count.
         let latest_start = if ask.is_some() { latest_start.max(starts_at) } else { latest_start };
         self.check_latest(starts_at, latest_start)?;
         if let Some(ask) = ask {
             check_text("ask_reason", &ask.reason)?;
             if ask.reason.trim().is_empty() {
-                let problem = "missing: who may approve it reads what it is for";
+                let problem = "a reason is required: the approver reads it";
                 return Err(Rejection::field("ask_reason", problem));
             }
             self.check_latest(starts_at, ask.latest_start.max(starts_at))?;
@@ -209,7 +220,8 @@ impl Fsm {
         Ok(())
     }
 
-    /// One that a limit refuses at its start. Who names a start wants that one: nobody should approve what cannot be.
+    /// One that a limit refuses at its start. A request for one start is refused if nothing is free then: nobody should
+    /// approve what cannot be.
     fn asked_for(
         &self,
         wish: &CreateReservation,
@@ -219,7 +231,8 @@ impl Fsm {
     ) -> Result<Answer, Rejection> {
         let last = ask.latest_start.max(latest_start);
         if last <= self.now {
-            let problem = "nobody approves it in time: say a later start, or how long it may wait";
+            let problem =
+                "it would start before anybody can approve it: give a later --from, or --wait";
             return Err(Rejection::field("ask_reason", problem));
         }
         let leaving = self.leaving_for_one_more(None);
@@ -253,8 +266,11 @@ impl Fsm {
                 return self.asked_for(wish, (window, latest_start), ask, above);
             }
             if latest_start == window.starts_at {
+                // As if nothing had been asked for.
                 let held = claims::held_within(self, &window);
-                calendar::choose(self, &wish.gpus, window, calendar::Unleased::Blocks, &held)?;
+                let unleased = calendar::Unleased::Blocks;
+                let found = calendar::choose(self, &wish.gpus, window, unleased, &held)?;
+                return Ok(Answer::Place((window, found.0, found.1)));
             }
         }
         Ok(Answer::Waits)
@@ -382,22 +398,24 @@ impl Fsm {
         }
         let mut changed = false;
         // Those who come first may want what one behind them has left.
-        for _ in 0..FREED_MAX {
-            let freed = self.serve_in_order(turn, on.as_deref(), &may_leave, &mut changed);
+        for begins_again in (0..FREED_MAX).map(|round| round + 1 < FREED_MAX) {
+            let served = Served { on: on.as_deref(), may_leave: &may_leave, begins_again };
+            let freed = self.serve_in_order(turn, served, &mut changed);
             let Some(freed) = freed else { break };
             on.iter_mut().for_each(|nodes| nodes.push(freed.clone()));
         }
         changed
     }
 
-    /// Tries all on the list, or those up to the first that leaves a place which is free at once; says on which node.
+    /// Tries all on the list; with `begins_again`, those up to the first that leaves a place which is free at once, and says
+    /// on which node.
     fn serve_in_order(
         &mut self,
         turn: &mut Turn<'_>,
-        on: Option<&[NodeName]>,
-        may_leave: &BTreeSet<u64>,
+        served: Served<'_>,
         changed: &mut bool,
     ) -> Option<NodeName> {
+        let Served { on, may_leave, begins_again } = served;
         let orders: Vec<u64> = self.waitlist.all().map(|(order, _)| order).collect();
         for order in orders {
             let Some(step) = self.step_of(order, on, may_leave.contains(&order)) else { continue };
@@ -405,8 +423,9 @@ impl Fsm {
             match step {
                 Step::Place(granted) => self.place_waiter(turn, order, granted),
                 Step::Move(granted) => {
-                    if let Some(freed) = self.move_waiter(turn, order, granted) {
-                        return Some(freed);
+                    let freed = self.move_waiter(turn, order, granted).filter(|_| begins_again);
+                    if freed.is_some() {
+                        return freed;
                     }
                 }
                 Step::Leaves => drop(self.waitlist.remove(order)),
@@ -609,7 +628,7 @@ impl Fsm {
         }
         let held = claims::held_within(self, &window);
         calendar::choose(self, &wish.gpus, window, calendar::Unleased::Blocks, &held)?;
-        let why = "jobs have to leave first, and others on the waiting list come before it";
+        let why = "jobs use the GPUs, and they leave first for others on the waiting list";
         Err(Rejection::NotNow { why: why.to_owned() })
     }
 

@@ -18,7 +18,7 @@ use crate::word::words;
 /// one whose node has yet to confirm it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReservationShown {
-    /// It passes a limit and waits for approval. It holds nothing.
+    /// It is above a limit and waits for approval. It holds nothing.
     Requested,
     /// On the waiting list, without a place.
     Waiting,

@@ -58,7 +58,7 @@ pub struct Reservation {
     pub latest_start: Option<Time>,
     /// What one without GPUs waits for or waited for, as a sentence; null: it has GPUs.
     pub waits_for: Option<String>,
-    /// Of one that passed a limit: what was asked for, while it is on the waiting list and if it got nothing; null: it passed none.
+    /// Of one that was above a limit: what was asked for, while it is on the waiting list and if it got nothing; null: it was above none.
     pub approval: Option<Approval>,
     /// Since when its GPUs compute nothing, once that is long enough to be called idle; null: it is not idle, or not known to be.
     pub idle_since: Option<Time>,
@@ -71,7 +71,7 @@ pub struct Reservation {
 pub struct Approval {
     /// What its owner needs it for.
     pub reason: String,
-    /// The limit that it passes, as a sentence.
+    /// The limit that it is above, as a sentence.
     pub above: String,
     /// Who approved it; null: nobody yet.
     pub given_by: Option<String>,

@@ -80,7 +80,7 @@ fn who_may_approve_hears_what_is_asked_for_and_its_owner_hears_the_answer() {
     };
     assert_eq!(
         said("ada", approval(asked)),
-        "approvers but ada,ada,bob: res-a: ada asks for 8 GPUs for 4h, above a limit (at most 4 at once (limit of students), this is 8): the deadline"
+        "approvers but ada,ada,bob: res-a: ada asked for approval of 8 GPUs for 4h. Limit: at most 4 at once (limit of students), this is 8. Reason: the deadline"
     );
     let given = ApprovalEvent::Given { reservation: res("a"), by: "prof".to_owned() };
     assert_eq!(said("prof", approval(given)), "ada,bob: res-a: approved by prof");

@@ -177,7 +177,7 @@ export class Booking {
   found({ ok, text, next = null, code = "" }) {
     if (ok !== null) this.asks(code === "above_limit");
     const waits = code === "gpus_held" && field("wait").value !== "0";
-    this.say({ ok: waits ? null : ok, text: waits ? `${text} Reserve puts you on the waiting list.` : text, next });
+    this.say({ ok: waits ? null : ok, text: waits ? `${text} If you press Reserve, you get on the waiting list.` : text, next });
   }
 
   /** A limit refuses it, or not. */
@@ -195,7 +195,9 @@ export class Booking {
   }
 
   async send() {
-    const missing = this.missing();
+    // With a wait it may get on the waiting list without an approval.
+    const unsaid = !field("ask").hidden && field("ask").value.trim() === "" && field("wait").value === "0";
+    const missing = this.missing() || (unsaid ? "Say what you need it for." : "");
     if (missing) return this.say({ ok: false, text: missing });
     this.check.stop();
     const body = this.body();
@@ -217,7 +219,7 @@ export class Booking {
 
   failed(error) {
     if (isUncertain(error)) {
-      this.say({ ok: false, text: `${error.message} Press Reserve to send the same booking again.` });
+      this.say({ ok: false, text: `${error.message} Press "${field("send").textContent}" to send the same booking again.` });
       return;
     }
     this.sent = { text: "", mark: null };

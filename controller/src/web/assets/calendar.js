@@ -151,7 +151,6 @@ class Calendar {
     this.draw();
   }
 
-  /** Draws a booking as the server answered it, also if a controller that is a moment behind does not know it yet. */
   /** A reservation was made. One that waits has no GPUs, so the calendar does not show it. */
   booked(made) {
     const waits = { requested: "waits for approval", waiting: "is on the waiting list" }[made.state];
@@ -159,6 +158,7 @@ class Calendar {
     notices.report("waits", `${made.id} ${waits}. The page Mine shows it.`);
   }
 
+  /** Draws a booking as the server answered it, also if a controller that is a moment behind does not know it yet. */
   keep(reservation) {
     this.made.set(reservation.id, reservation);
     setTimeout(() => {

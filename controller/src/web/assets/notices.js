@@ -25,7 +25,7 @@ export function show(key, text, link = null) {
   return bar;
 }
 
-/** Shows a bar about something that failed once. It has a button to close it. */
+/** Shows a bar about something that happened once. It has a button to close it. */
 export function report(key, text) {
   hide(key);
   const close = document.createElement("button");

@@ -9,8 +9,9 @@ use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::Timestamp;
 
-/// Who decides about what passes a limit.
-const APPROVER: &str = "an admin or another one of the approvers (fleet reservation approvers)";
+/// The users who decide about a reservation above a limit.
+const APPROVER: &str =
+    "an admin, or an approver who has no part in the reservation (fleet reservation approvers)";
 
 fn asked<'a>(
     wish: &'a CreateReservation,

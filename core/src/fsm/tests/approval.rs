@@ -114,7 +114,7 @@ fn above_a_limit_it_waits_for_approval_and_holds_nothing() {
     assert_eq!(
         w.said(),
         [
-            "bob asks for 4 GPUs for 1h, above a limit (at most 2 at once (limit of students), this is 4): the deadline"
+            "bob asked for approval of 4 GPUs for 1h. Limit: at most 2 at once (limit of students), this is 4. Reason: the deadline"
         ]
     );
     // Its place in the waiting list is nobody's, and all GPUs are free for others.
@@ -267,6 +267,26 @@ fn an_approved_one_makes_jobs_of_lower_classes_leave_at_once() {
     let effect = w.fsm.effect_of_approval(&res("r"), w.now).unwrap();
     assert!(effect.place.is_ok(), "{effect:?}");
     assert_eq!(approve(&mut w, person("ada"), "r"), created("r"));
+}
+
+#[test]
+fn within_the_limits_jobs_leave_as_for_anybody_who_reserves() {
+    let mut w = limited(&["titan01"]);
+    let spec = JobSpec { class: ClassName::parse("scavenger").unwrap(), ..training() };
+    w.submit("eve", "low", JobSpec { gpus: any(4), ..spec }).unwrap();
+    assert_eq!(w.schedule(), 1);
+    let low = w.fsm.job(&job("low")).unwrap().allocation().cloned().unwrap();
+    w.start(&low);
+    // Somebody else waits, and jobs leave for those first.
+    let mut other = wish(&w, "o", 4, Millis::ZERO, HOUR);
+    other.owner = user("carl");
+    other.gpus.node = Some(node("titan01"));
+    let latest_start = w.now;
+    let wait = ReservationCommand::Wait { wish: Box::new(other), latest_start, ask: None };
+    w.give(person("carl"), Command::Reservation(wait)).unwrap();
+    assert!(w.fsm.waitlist().waits(&res("o")).is_some());
+    let asked = wish(&w, "r", 2, Millis::hours(3), HOUR);
+    assert_eq!(ask(&mut w, asked, Millis::ZERO), created("r"));
 }
 
 #[test]

@@ -10,11 +10,14 @@ impl fmt::Display for ApprovalEvent {
         match self {
             Self::Asked { owner, gpus, length, reason, above, .. } => {
                 let gpus = Wish::new(gpus).text_of_gpus();
-                write!(f, "{owner} asks for {gpus} for {length}, above a limit ({above}): {reason}")
+                write!(
+                    f,
+                    "{owner} asked for approval of {gpus} for {length}. Limit: {above}. Reason: {reason}"
+                )
             }
             Self::Given { by, .. } => write!(f, "approved by {by}"),
             Self::ApproversSet { now, before, by } => {
-                write!(f, "{by} set the approvers: {now}; they were: {before}")
+                write!(f, "{by} set the approvers: {now}; before: {before}")
             }
         }
     }

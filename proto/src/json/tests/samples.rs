@@ -316,7 +316,7 @@ pub(super) fn approval_effect() -> pb::ApprovalEffect {
     }
 }
 
-/// One that passes a limit, as somebody sees it who may approve it.
+/// One that is above a limit, as somebody sees it who may approve it.
 pub(super) fn requested_reservation() -> pb::Reservation {
     pb::Reservation {
         id: "res-7qm2hx".to_owned(),
