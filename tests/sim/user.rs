@@ -320,6 +320,10 @@ impl User {
 
     async fn release(&mut self) {
         let Some(id) = self.reservations.pop() else { return };
+        self.release_one(id).await;
+    }
+
+    async fn release_one(&mut self, id: ReservationId) {
         let meta = self.meta();
         let request = meta.request_id.clone();
         let wish = v1::ReleaseReservationRequest { meta: Some(meta), id: id.to_string() };

@@ -232,14 +232,13 @@ impl Fsm {
         let last = ask.latest_start.max(latest_start);
         if last <= self.now {
             let problem =
-                "it would start before anybody can approve it: give a later --from, or --wait";
+                "it would start before anybody can approve it: give a later start, or let it wait";
             return Err(Rejection::field("ask_reason", problem));
         }
         let leaving = self.leaving_for_one_more(None);
         let search = Search { by: None, wish, window, last, leaving, on: None };
         if last == window.starts_at && self.earliest_place(&search).is_none() {
-            let held = claims::held_within(self, &window);
-            calendar::choose(self, &wish.gpus, window, calendar::Unleased::Blocks, &held)?;
+            self.place_at(wish, window)?;
         }
         let (reason, above) = (ask.reason.clone(), limit_said(above));
         Ok(Answer::Asks(Approval { reason, above, given_by: None }))
@@ -267,13 +266,18 @@ impl Fsm {
             }
             if latest_start == window.starts_at {
                 // As if nothing had been asked for.
-                let held = claims::held_within(self, &window);
-                let unleased = calendar::Unleased::Blocks;
-                let found = calendar::choose(self, &wish.gpus, window, unleased, &held)?;
-                return Ok(Answer::Place((window, found.0, found.1)));
+                return self.place_at(wish, window).map(Answer::Place);
             }
         }
         Ok(Answer::Waits)
+    }
+
+    /// What the wish gets in exactly that window, limits aside.
+    fn place_at(&self, wish: &CreateReservation, window: Window) -> Result<Granted, Rejection> {
+        let held = claims::held_within(self, &window);
+        let unleased = calendar::Unleased::Blocks;
+        let (node, gpus) = calendar::choose(self, &wish.gpus, window, unleased, &held)?;
+        Ok((window, node, gpus))
     }
 
     /// Jobs leave for those first who asked before.
@@ -303,12 +307,8 @@ impl Fsm {
         let starts_at = starts_at.max(self.now);
         let window = Window { starts_at, ends_at: starts_at + waiter.length() };
         let asked = booking_of(&waiter.wish, window);
-        let held = claims::held_within(self, &window);
-        let unleased = calendar::Unleased::Blocks;
         let limits = waiter.limited_as().map_or(Ok(()), |by| self.check_limits(by, &asked, true));
-        let found = limits
-            .and_then(|()| calendar::choose(self, &waiter.wish.gpus, window, unleased, &held));
-        found.err()
+        limits.and_then(|()| self.place_at(&waiter.wish, window)).err()
     }
 
     /// Of a reservation that is not in the book: it waits, it got nothing, or nobody knows it.
@@ -626,8 +626,7 @@ impl Fsm {
         if let Some(granted) = self.earliest_place(&search) {
             return Ok(granted);
         }
-        let held = claims::held_within(self, &window);
-        calendar::choose(self, &wish.gpus, window, calendar::Unleased::Blocks, &held)?;
+        self.place_at(wish, window)?;
         let why = "jobs use the GPUs, and they leave first for others on the waiting list";
         Err(Rejection::NotNow { why: why.to_owned() })
     }

@@ -230,19 +230,6 @@ impl User {
         self.release_one(id).await;
     }
 
-    async fn release_one(&mut self, id: ReservationId) {
-        let meta = self.meta();
-        let request = meta.request_id.clone();
-        let wish = v1::ReleaseReservationRequest { meta: Some(meta), id: id.to_string() };
-        let answer = self
-            .ask(wish, |mut client, wish| async move { client.release_reservation(wish).await })
-            .await;
-        self.tell(&format!("{request} release {id}"), &answer);
-        if let Answer::Yes(_) = answer {
-            self.acknowledged(request, Done::Released(id));
-        }
-    }
-
     /// One node is drained for a while. Evictions that a storm of faults has stopped resume.
     async fn look_after_nodes(&mut self) {
         self.thaw().await;

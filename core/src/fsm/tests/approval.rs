@@ -37,6 +37,17 @@ fn limited(nodes: &[&str]) -> World {
     w
 }
 
+/// The same, and a job of the lowest class has all GPUs of the only node.
+fn scavenged() -> World {
+    let mut w = limited(&["titan01"]);
+    let spec = JobSpec { class: ClassName::parse("scavenger").unwrap(), ..training() };
+    w.submit("eve", "low", JobSpec { gpus: any(4), ..spec }).unwrap();
+    assert_eq!(w.schedule(), 1);
+    let low = w.fsm.job(&job("low")).unwrap().allocation().cloned().unwrap();
+    w.start(&low);
+    w
+}
+
 fn bob() -> Actor {
     member("bob", &["students"])
 }
@@ -256,12 +267,7 @@ fn approved_without_free_gpus_it_waits_for_them_and_limits_do_not_count_any_more
 
 #[test]
 fn an_approved_one_makes_jobs_of_lower_classes_leave_at_once() {
-    let mut w = limited(&["titan01"]);
-    let spec = JobSpec { class: ClassName::parse("scavenger").unwrap(), ..training() };
-    w.submit("eve", "low", JobSpec { gpus: any(4), ..spec }).unwrap();
-    assert_eq!(w.schedule(), 1);
-    let low = w.fsm.job(&job("low")).unwrap().allocation().cloned().unwrap();
-    w.start(&low);
+    let mut w = scavenged();
     let asked = wish(&w, "r", 4, Millis::hours(3), HOUR);
     assert_eq!(ask(&mut w, asked, Millis::ZERO), waits("r"));
     let effect = w.fsm.effect_of_approval(&res("r"), w.now).unwrap();
@@ -271,12 +277,7 @@ fn an_approved_one_makes_jobs_of_lower_classes_leave_at_once() {
 
 #[test]
 fn within_the_limits_jobs_leave_as_for_anybody_who_reserves() {
-    let mut w = limited(&["titan01"]);
-    let spec = JobSpec { class: ClassName::parse("scavenger").unwrap(), ..training() };
-    w.submit("eve", "low", JobSpec { gpus: any(4), ..spec }).unwrap();
-    assert_eq!(w.schedule(), 1);
-    let low = w.fsm.job(&job("low")).unwrap().allocation().cloned().unwrap();
-    w.start(&low);
+    let mut w = scavenged();
     // Somebody else waits, and jobs leave for those first.
     let mut other = wish(&w, "o", 4, Millis::ZERO, HOUR);
     other.owner = user("carl");
