@@ -165,7 +165,7 @@ build:
 # nextest gives every test its own process and its own deadline; without it the tests run all the same.
 unit:
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-	    $(CARGO) nextest run --workspace; \
+	    $(CARGO) nextest run --workspace --profile whole --test-threads $$((2 * $$(nproc))); \
 	else \
 	    echo "cargo-nextest is not installed: running cargo test"; \
 	    $(CARGO) test --workspace --lib --bins --tests; \
