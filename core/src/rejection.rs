@@ -222,7 +222,6 @@ impl Rejection {
         Rejection::InvalidField { field: field.into(), problem: problem.into() }
     }
 
-    /// An object that is not there.
     /// Refuses what open things name; names the first few of them.
     ///
     /// # Errors

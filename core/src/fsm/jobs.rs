@@ -126,8 +126,7 @@ impl Fsm {
         Ok(())
     }
 
-    /// Cancelling twice is harmless; a finished job cannot be cancelled.
-    /// The job, if it has not ended.
+    /// The job, if it has not ended. One that is being cancelled is returned too: cancelling twice is harmless.
     pub(super) fn cancellable(&self, id: &JobId) -> Result<&Job, Rejection> {
         let job = self.jobs.get(id).ok_or_else(|| Rejection::not_found("job", id))?;
         if job.state.is_final() {
