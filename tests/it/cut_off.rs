@@ -67,6 +67,8 @@ fn cut_and_back(lab: &Lab) -> Result<()> {
     let nobody = lab.run(&["exec", &job, "--", "true"])?;
     nobody.fails(UNREACHABLE, &["cannot reach titan02", "its jobs keep running"])?;
     ensure!(!nobody.stderr.contains("the controller at"), "{}", nobody.stderr);
+    let hint = "when the node can be reached again";
+    lab.run(&["logs", &job])?.fails(UNREACHABLE, &["cannot show the output", NODE, hint])?;
     let status = lab.output(&["status"])?;
     ensure!(status.contains("1 closed: unreachable"), "{status}");
 

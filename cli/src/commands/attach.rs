@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fleet_proto::json::job::Job;
 use fleet_proto::v1::attach_input::Input;
 use fleet_proto::v1::attach_output::Output;
-use fleet_proto::v1::{AttachInput, AttachOpen, AttachOutput};
+use fleet_proto::v1::{AttachInput, AttachOpen, AttachOutput, MissingOutput};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -37,8 +37,8 @@ const INPUT_MESSAGES_MAX: usize = 16;
 /// How following a job ended.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// The job has ended, or all there was has been shown.
-    Ended(Box<Job>),
+    /// The job has ended, or all there was has been shown, apart from what is `missing`.
+    Ended { job: Box<Job>, missing: Option<MissingOutput> },
     /// The user left; the job keeps running.
     Left,
     /// A signal made us leave; the job keeps running.
@@ -100,6 +100,8 @@ pub(super) struct Session<'a> {
     attempt: u32,
     shown: [u64; 2],
     skip: [u64; 2],
+    /// The first part that could not be shown.
+    missing: Option<MissingOutput>,
 }
 
 /// Follows a job until it ends or the user leaves.
@@ -132,10 +134,11 @@ pub(super) async fn follow(
         attempt: 0,
         shown: [0; 2],
         skip: [0; 2],
+        missing: None,
     };
     let outcome = session.run().await;
     drop(raw);
-    if !matches!(outcome, Ok(Outcome::Ended(_))) {
+    if !matches!(outcome, Ok(Outcome::Ended { .. })) {
         sink.finish_soon().await;
         return outcome;
     }
@@ -334,7 +337,13 @@ impl Session<'_> {
             }
             Some(Output::Stdout(bytes)) => self.write(0, bytes, Chunk::Out),
             Some(Output::Stderr(bytes)) => self.write(1, bytes, Chunk::Err),
-            Some(Output::Notice(text)) => self.notice(&text),
+            Some(Output::Missing(missing)) => {
+                // The exit code of an attached job is the program's own.
+                if self.wanted.foreground {
+                    self.notice(&missing.why);
+                }
+                self.missing.get_or_insert(missing);
+            }
             // From a newer controller.
             None => {}
         }
@@ -366,7 +375,7 @@ impl Session<'_> {
         self.progress.clear();
         match self.job.take() {
             Some(job) if !self.open.follow || job.is_final() => {
-                Flow::Done(Outcome::Ended(Box::new(job)))
+                Flow::Done(Outcome::Ended { job: Box::new(job), missing: self.missing.take() })
             }
             job => {
                 self.job = job;

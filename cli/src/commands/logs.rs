@@ -1,6 +1,6 @@
 //! `logs`: what a job printed, once or on and on.
 
-use fleet_proto::v1::AttachOpen;
+use fleet_proto::v1::{AttachOpen, MissingOutput};
 
 use super::attach::{self, Outcome, Wanted};
 use super::{Context, job};
@@ -24,7 +24,9 @@ pub(super) async fn run(context: &Context, args: &LogsArgs) -> Result<Exit, Fail
         attempt: args.attempt.unwrap_or(0),
     };
     match attach::follow(context, &client, open, Wanted::default()).await? {
-        Outcome::Ended(job) => {
+        // Scripts must not take a part for the whole.
+        Outcome::Ended { missing: Some(missing), .. } => Err(failure(missing)),
+        Outcome::Ended { job, missing: None } => {
             if args.attempt.is_none()
                 && let Some(hint) = earlier(&job.id, job.attempt)
             {
@@ -34,6 +36,14 @@ pub(super) async fn run(context: &Context, args: &LogsArgs) -> Result<Exit, Fail
         }
         Outcome::Left | Outcome::OutputClosed => Ok(Exit::Done),
         Outcome::Signalled => Ok(Exit::Failed),
+    }
+}
+
+fn failure(missing: MissingOutput) -> Failure {
+    match missing.unreachable {
+        true => Failure::new(Exit::Unreachable, missing.why)
+            .hint("the same command shows the output when the node can be reached again"),
+        false => Failure::new(Exit::Failed, missing.why),
     }
 }
 

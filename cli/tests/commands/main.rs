@@ -216,6 +216,22 @@ fn an_ambiguous_id_lists_its_candidates_and_an_unknown_one_is_not_found() {
     assert!(stderr(&output).starts_with("error: there is no job \"job-z\"\nhint: "));
 }
 
+#[test]
+fn logs_that_are_not_whole_fail() {
+    for (unreachable, expected) in [(true, 8), (false, 1)] {
+        let why = "cannot show the output of job-a: gone".to_owned();
+        let missing = pb::MissingOutput { why, unreachable };
+        let missing = Step::Send(pb::attach_output::Output::Missing(missing));
+        let steps = vec![running(1), out("a part\n"), missing];
+        let fake = Fake::start(attached(vec![steps]));
+        let output = fake.run(&["logs", "job-a"]);
+        assert_eq!((code(&output), output.stdout.as_slice()), (expected, &b"a part\n"[..]));
+        let said = stderr(&output);
+        assert!(said.contains("error: cannot show the output of job-a: gone\n"), "{said}");
+        assert_eq!(said.contains("hint: "), unreachable, "{said}");
+    }
+}
+
 fn held() -> Status {
     let next = Slot {
         starts_at: Timestamp(1_795_284_000_000),

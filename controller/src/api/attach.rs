@@ -257,8 +257,9 @@ impl Follow {
                 (_, false) => Duration::ZERO,
             };
             if last_heard.elapsed() >= patience {
-                let notice = format!("cannot show the output of {allocation}: {problem}");
-                return self.send(Output::Notice(notice)).await;
+                let why = format!("cannot show the output of {allocation}: {problem}");
+                let missing = v1::MissingOutput { why, unreachable: true };
+                return self.send(Output::Missing(missing)).await;
             }
             if let Some(job) = job.filter(|job| !is_final(job)) {
                 self.show(&job, shown).await?;
@@ -303,7 +304,10 @@ impl Follow {
                         Frame::Stderr(bytes) => if let Some(new) = sent.stderr.new_part(bytes) {
                             self.send(Output::Stderr(new)).await?;
                         },
-                        Frame::Error(text) => self.send(Output::Notice(text)).await?,
+                        Frame::Error(why) => {
+                            let missing = v1::MissingOutput { why, unreachable: false };
+                            self.send(Output::Missing(missing)).await?;
+                        }
                         Frame::OutputEnded(_) => return Ok(Pumped::All),
                         Frame::TunnelId(_)
                         | Frame::Stdin(_)

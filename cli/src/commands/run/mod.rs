@@ -142,7 +142,7 @@ fn detached(context: &Context, job: &Job, output_file: &str) -> Result<Exit, Fai
 fn finish(id: &str, outcome: Result<Outcome, Failure>) -> Exit {
     let goes_on = format!("fleet: {id} keeps running. Log: fleet logs -f {id}");
     match outcome {
-        Ok(Outcome::Ended(job)) => ended(&job),
+        Ok(Outcome::Ended { job, .. }) => ended(&job),
         Ok(Outcome::Left | Outcome::OutputClosed) => {
             say(&format!("{goes_on}, or return with: fleet attach {id}"));
             Exit::Done
@@ -186,7 +186,7 @@ mod tests {
 
     fn code(state: &str, exit_code: Option<i32>) -> u8 {
         let job = pb::Job { state: state.to_owned(), exit_code, ..Default::default() };
-        finish("job-a", Ok(Outcome::Ended(Box::new(Job::from(job))))).code()
+        finish("job-a", Ok(Outcome::Ended { job: Box::new(Job::from(job)), missing: None })).code()
     }
 
     #[test]
