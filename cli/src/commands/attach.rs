@@ -338,8 +338,8 @@ impl Session<'_> {
             Some(Output::Stdout(bytes)) => self.write(0, bytes, Chunk::Out),
             Some(Output::Stderr(bytes)) => self.write(1, bytes, Chunk::Err),
             Some(Output::Missing(missing)) => {
-                // The exit code of an attached job is the program's own.
-                if self.wanted.foreground {
+                // Who follows hears it now: the job may run for hours. For the others the command ends with it.
+                if self.open.follow {
                     self.notice(&missing.why);
                 }
                 self.missing.get_or_insert(missing);

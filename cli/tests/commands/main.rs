@@ -11,6 +11,7 @@ mod terminal;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -230,6 +231,23 @@ fn logs_that_are_not_whole_fail() {
         assert!(said.contains("error: cannot show the output of job-a: gone\n"), "{said}");
         assert_eq!(said.contains("hint: "), unreachable, "{said}");
     }
+}
+
+#[test]
+fn who_follows_hears_at_once_what_cannot_be_shown() {
+    let why = "cannot show the output of job-a: gone".to_owned();
+    let missing = pb::MissingOutput { why, unreachable: true };
+    let missing = Step::Send(pb::attach_output::Output::Missing(missing));
+    let steps = vec![running(1), missing, Step::WaitForNudge, ended("completed", Some(0))];
+    let fake = Fake::start(attached(vec![steps]));
+    let mut child = fake.command(&["logs", "-f", "job-a"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert_eq!(first, "fleet: cannot show the output of job-a: gone");
+    fake.nudge();
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    assert!(rest.iter().any(|line| line.starts_with("error: cannot show")), "{rest:?}");
+    assert_eq!(child.wait().unwrap().code(), Some(8));
 }
 
 fn held() -> Status {

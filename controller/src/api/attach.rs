@@ -220,8 +220,8 @@ impl Follow {
     }
 
     /// Sends one attempt's output. A broken stream is opened again where it broke: an agent's restart must not
-    /// cut off the watching user. If the node cannot be reached for long, the user sees that. It is not an
-    /// error: the job keeps running unwatched.
+    /// cut off the watching user. If the node cannot be reached for long, the user reads what is missing,
+    /// and the stream continues: the job keeps running unwatched.
     async fn stream_attempt(
         &self,
         node: &NodeName,

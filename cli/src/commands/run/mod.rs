@@ -142,6 +142,7 @@ fn detached(context: &Context, job: &Job, output_file: &str) -> Result<Exit, Fai
 fn finish(id: &str, outcome: Result<Outcome, Failure>) -> Exit {
     let goes_on = format!("fleet: {id} keeps running. Log: fleet logs -f {id}");
     match outcome {
+        // What is missing was said when it was found; the exit code is the program's own.
         Ok(Outcome::Ended { job, .. }) => ended(&job),
         Ok(Outcome::Left | Outcome::OutputClosed) => {
             say(&format!("{goes_on}, or return with: fleet attach {id}"));
