@@ -29,6 +29,7 @@ fn a_browser_reserves_at_any_controller() -> Result<()> {
     let mut steps = Steps::default();
     steps.step("a code logs in once, at any controller", || codes(&lab));
     steps.step("what a browser reserves is reserved, and a conflict says whose", || reserve(&lab));
+    steps.step("a job's page has its last lines at any controller", || printed(&lab));
     steps.step("reports are of months that there were, by what there is", || reports(&lab));
     steps.step("only a controller passes on what a browser asks", || passed_on(&lab));
     steps.step("nobody else's page, no stranger and no nonsense gets in", || refused(&lab));
@@ -36,6 +37,17 @@ fn a_browser_reserves_at_any_controller() -> Result<()> {
     steps.step("who is revoked hears of it, and can do nothing any more", || revoked(&lab));
     steps.step("the page outlives the leader", || leader_dies(&lab));
     steps.step("without a quorum it shows what it knows, and says so", || no_quorum(&lab));
+    lab.conclude(steps)
+}
+
+#[test]
+fn a_browser_shows_and_decides_what_its_user_may() -> Result<()> {
+    let Some(lab) = Lab::start(1, "v100-pcie:2")? else { return Ok(()) };
+    let mut steps = Steps::default();
+    steps.step("who may decide about a request does so in a browser, and nobody else", || {
+        decided(&lab)
+    });
+    steps.step("output is for those who may read it", || not_for_others(&lab));
     lab.conclude(steps)
 }
 
@@ -102,6 +114,17 @@ fn codes(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// A browser of root's and one of somebody who is no admin, at the only controller.
+fn admin_and_nobody(lab: &Lab) -> Result<[Browser; 2]> {
+    let only = browser_at(lab, &lab.leader()?)?;
+    let ran = lab.run_as_nobody(&["web"])?;
+    let (_, nobodys) = ran.ok()?.trim().split_once("/login#").context("no code")?;
+    let (mut admin, mut nobody) = (only.clone(), only);
+    admin.log_in(&code(lab)?)?.json(200)?;
+    nobody.log_in(nobodys)?.json(200)?;
+    Ok([admin, nobody])
+}
+
 /// A reservation of the first GPU, from so many hours from now, for one.
 fn wish(browser: &Browser, hours: u64) -> Result<Value> {
     let answer = browser.get("/api/v1/calendar")?;
@@ -166,6 +189,112 @@ fn reserve(lab: &Lab) -> Result<()> {
         let page = browser.get(path)?;
         ensure!(page.status == 404 || page.status == 400, "{path}: {}", page.status);
     }
+    Ok(())
+}
+
+fn decided(lab: &Lab) -> Result<()> {
+    lab.output(&["reservation", "limits", "*", "--gpus", "1"])?;
+    // Nobody decides for themselves, not even an approver.
+    lab.output(&["reservation", "approvers", "--add-member", "nobody"])?;
+    let ask = |from: &str| {
+        let reason = "the deadline <script>alert(1)</script>";
+        let words = ["reserve", "-G", "2", "-t", "1h", "-d", "--from", from, "--ask", reason];
+        Ok::<_, anyhow::Error>(lab.run_as_nobody(&words)?.ok()?.trim().to_owned())
+    };
+    let (first, second) = (ask("+30h")?, ask("+40h")?);
+    let [admin, owner] = admin_and_nobody(lab)?;
+    let button = |id: &str| format!("data-approve=\"{id}\"");
+    let mine = wait::until("both wait for a decision", SOON, POLL_COMMAND, || {
+        let mine = admin.get("/mine")?.body;
+        Ok([&first, &second].iter().all(|id| mine.contains(&button(id))).then_some(mine))
+    })?;
+    ensure!(mine.contains("data-count=\"2\"") && !mine.contains("<script>alert"), "{mine}");
+    for text in
+        ["nobody asks for 2 GPUs", "&#60;script&#62;alert(1)", "0 of the 2 GPUs", "at most 1"]
+    {
+        ensure!(mine.contains(text), "{text}: {mine}");
+    }
+    let page = admin.get(&format!("/reservation/{first}"))?.body;
+    ensure!(page.contains(&button(&first)) && !page.contains(&button(&second)), "{page}");
+    let theirs = owner.get("/mine")?.body;
+    ensure!(theirs.contains(&first) && !theirs.contains("data-approve"), "{theirs}");
+    ensure!(theirs.contains("data-count=\"0\""), "{theirs}");
+
+    let path = |id: &str, what: &str| format!("/api/v1/reservations/{id}/{what}");
+    let why = json!({ "reason": "one is <b>enough</b>" });
+    let calendar = admin.get("/api/v1/calendar")?;
+    let now: u64 = calendar.headers["fleet-now"].to_str()?.parse()?;
+    let approve = json!({ "request_id": "approve-the-first", "made_at": now });
+    ensure!(owner.post(&path(&first, "approve"), &json!({}))?.refused(403)? == "denied");
+    ensure!(owner.post(&path(&first, "deny"), &why)?.refused(403)? == "denied");
+    let strange = admin.coming_from(Some("https://evil.example"));
+    ensure!(strange.post(&path(&first, "approve"), &json!({}))?.refused(403)? == "denied");
+    let stranger = admin.logged_out();
+    ensure!(stranger.post(&path(&first, "approve"), &json!({}))?.refused(401)? == "logged_out");
+    for body in [json!({}), json!({ "reason": " " }), json!({ "reason": "x".repeat(513) })] {
+        admin.post(&path(&first, "deny"), &body)?.refused(400).with_context(|| body.to_string())?;
+    }
+    admin.post(&path(&first, "approve"), &json!({ "reason": "none" }))?.refused(400)?;
+    let nothing = admin.post(&path("res-nothere", "approve"), &json!({}))?;
+    ensure!(nothing.status == 404 || nothing.status == 400, "{}", nothing.body);
+
+    let approved = admin.post(&path(&first, "approve"), &approve)?.json(200)?;
+    ensure!(approved["state"] == "scheduled", "{approved}");
+    // The same click, sent again; and another approver who is late.
+    admin.post(&path(&first, "approve"), &approve)?.json(200)?;
+    ensure!(admin.post(&path(&first, "approve"), &json!({}))?.refused(409)? == "not_changeable");
+    let denied = admin.post(&path(&second, "deny"), &why)?.json(200)?;
+    ensure!(denied["reason"] == "denied by root: one is <b>enough</b>", "{denied}");
+    ensure!(admin.post(&path(&second, "approve"), &json!({}))?.refused(409)? == "already_ended");
+    wait::until("nothing waits any more", SOON, POLL_COMMAND, || {
+        let mine = admin.get("/mine")?.body;
+        Ok((!mine.contains("data-approve") && mine.contains("data-count=\"0\"")).then_some(()))
+    })?;
+    lab.run_as_nobody(&["release", &first])?.ok()?;
+    lab.output(&["reservation", "approvers", "--remove-member", "nobody"])?;
+    lab.output(&["reservation", "limits", "*", "--remove"])?;
+    Ok(())
+}
+
+fn printed(lab: &Lab) -> Result<()> {
+    let script =
+        "seq 500; echo '<script>alert(2)</script>'; sleep 1; printf '\\033[31mred\\033[0m\\n' >&2";
+    let job = lab.submit(&["-G", "1"], &["sh", "-c", script])?;
+    lab.job_ended(&job, LATER)?;
+    let owner = logged_in(lab)?;
+    let path = format!("/api/v1/jobs/{job}/output");
+    let shown = owner.get(&path)?.json(200)?;
+    let text = shown["text"].as_str().context("no text")?;
+    ensure!(text.starts_with("303\n") && text.lines().count() == 200, "{text}");
+    ensure!(text.ends_with("500\n<script>alert(2)</script>\nred\n"), "{text}");
+    ensure!(shown["is_cut"] == true && shown["is_over"] == true, "{shown}");
+    ensure!(shown["state"] == "completed" && shown["notes"] == json!([]), "{shown}");
+    let page = owner.get(&format!("/job/{job}"))?.body;
+    ensure!(
+        page.contains(&format!("data-job=\"{job}\"")) && page.contains("output-text"),
+        "{page}"
+    );
+    ensure!(owner.logged_out().get(&path)?.refused(401)? == "logged_out");
+    ensure!(owner.coming_from(None).get(&path)?.refused(403)? == "denied");
+    let nothing = owner.get("/api/v1/jobs/job-nothere/output")?;
+    ensure!(nothing.status == 404 || nothing.status == 400, "{}", nothing.body);
+    let silent = lab.submit(&["-G", "1"], &["true"])?;
+    lab.job_ended(&silent, LATER)?;
+    let shown = owner.get(&format!("/api/v1/jobs/{silent}/output"))?.json(200)?;
+    ensure!(shown["notes"] == json!(["The job printed nothing."]), "{shown}");
+    Ok(())
+}
+
+fn not_for_others(lab: &Lab) -> Result<()> {
+    let job = lab.submit(&["-G", "1"], &["echo", "a secret"])?;
+    lab.job_ended(&job, LATER)?;
+    let [owner, other] = admin_and_nobody(lab)?;
+    let path = format!("/api/v1/jobs/{job}/output");
+    ensure!(owner.get(&path)?.json(200)?["text"] == "a secret\n");
+    let page = other.get(&format!("/job/{job}"))?.body;
+    ensure!(page.contains("Only root and admins") && !page.contains("output-text"), "{page}");
+    // Nor by asking without the page.
+    ensure!(other.get(&path)?.refused(403)? == "denied");
     Ok(())
 }
 

@@ -10,17 +10,17 @@ import { chromium } from "playwright-core";
 const WAIT_MS = 10_000;
 
 export class Browser {
-  static async launch({ url, login, shots }) {
+  static async launch({ url, login, shots, job }) {
     const chrome = await chromium.launch({
       executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
       args: process.getuid?.() === 0 ? ["--no-sandbox"] : [],
     });
     if (shots) mkdirSync(shots, { recursive: true });
-    return new Browser(chrome, { url: url.replace(/\/$/, ""), logins: login, shots });
+    return new Browser(chrome, { url: url.replace(/\/$/, ""), logins: login, shots, running: job });
   }
 
-  constructor(chrome, { url, logins, shots }) {
-    Object.assign(this, { chrome, url, logins, shots });
+  constructor(chrome, { url, logins, shots, running }) {
+    Object.assign(this, { chrome, url, logins, shots, running });
     this.people = [];
     this.contexts = [];
     this.errors = [];
@@ -39,6 +39,7 @@ export class Browser {
       const name = await page.evaluate(() => document.body.dataset.user);
       this.people.push({ name, state: await context.storageState() });
       if (this.people.length === 1) for (const id of await ids(page)) this.before.add(id);
+      for (const id of await own(page)) this.before.add(id);
     }
     await this.closeContexts();
     this.check();
@@ -50,6 +51,12 @@ export class Browser {
     const page = await this.page(await this.context({ ...options, storageState: this.people[person].state }), options);
     await page.goto(this.url + path);
     return page;
+  }
+
+  /** A job of the first person that prints a line each second. */
+  job() {
+    if (!this.running) throw new Skipped("needs a job that prints; give --job");
+    return this.running;
   }
 
   /** A page of somebody who is not logged in. */
@@ -108,8 +115,7 @@ export class Browser {
     await this.closeContexts();
     for (const person of this.people.keys()) {
       const page = await this.open(person, "/fleet");
-      const name = this.people[person].name;
-      for (const id of await ids(page, name)) {
+      for (const id of await own(page)) {
         if (!this.before.has(id)) await post(page, `/api/v1/reservations/${id}/release`, {});
       }
     }
@@ -149,11 +155,18 @@ export function post(page, path, body) {
   }, [path, body]);
 }
 
-/** Ids of reservations, of all people or of one. */
-async function ids(page, owner = null) {
+/** Ids of the reservations in the calendar. */
+async function ids(page) {
   const taken = (await calendar(page)).flatMap((gpu) => gpu.taken);
-  const wanted = taken.filter((one) => one.by === "reservation" && (owner === null || one.owner === owner));
-  return new Set(wanted.map((one) => one.id));
+  return new Set(taken.filter((one) => one.by === "reservation").map((one) => one.id));
+}
+
+/** Ids of what a person can release: also what waits, which is not in the calendar. */
+function own(page) {
+  return page.evaluate(async () => {
+    const mine = new DOMParser().parseFromString(await (await fetch("/mine")).text(), "text/html");
+    return [...mine.querySelectorAll("button[data-release]")].map((button) => button.dataset.release);
+  });
 }
 
 /**

@@ -2,10 +2,11 @@
 //
 //   npm install
 //   node page.mjs --url https://ctrl:7443 --login https://ctrl:7443/login#CODE --login https://ctrl:7443/login#CODE2 \
-//     [--shots DIR] [CASE…]
+//     [--shots DIR] [--job ID] [CASE…]
 //
 // Each --login is what `fleet web` printed for one person. All cases need two different people. The test makes
-// reservations some days ahead and releases them. All cases need a node with two neighbouring GPUs that are free then.
+// reservations some days ahead and releases them. All cases need a node with two neighbouring GPUs that are free then,
+// and with --job a job of the first person that prints a line each second (`run.sh` starts one).
 
 import { parseArgs } from "node:util";
 
@@ -21,6 +22,7 @@ const { values, positionals } = parseArgs({
     url: { type: "string" },
     login: { type: "string", multiple: true, default: [] },
     shots: { type: "string" },
+    job: { type: "string" },
     list: { type: "boolean", default: false },
   },
 });
@@ -31,7 +33,7 @@ if (values.list) {
 }
 if (!values.url || values.login.length === 0 || unknown.length > 0) {
   if (unknown.length > 0) console.error(`no case is named ${unknown.join(", ")}; --list shows all cases`);
-  console.error("usage: node page.mjs --url URL --login URL#CODE [--login URL#CODE] [--shots DIR] [--list] [CASE…]");
+  console.error("usage: node page.mjs --url URL --login URL#CODE [--login URL#CODE] [--shots DIR] [--job ID] [--list] [CASE…]");
   process.exit(2);
 }
 

@@ -42,5 +42,9 @@ one=$("$fleet" web)
 # An account of every machine, which fleet dev lets in.
 other=$(setpriv --reuid nobody --clear-groups "$fleet" web)
 cd "$target"
-node page.mjs --url "${one%%/login*}" --login "$one" --login "$other" --shots "$target/shots" "$@"
+# It prints while the test reads it.
+job=$("$fleet" run -d -G 1 --node titan02 -t 1h -- sh -c \
+    'for i in $(seq 3000); do printf "\033[32mstep %s\033[0m <script>alert(1)</script>\n" "$i"; sleep 1; done')
+node page.mjs --url "${one%%/login*}" --login "$one" --login "$other" --shots "$target/shots" \
+    --job "$job" "$@"
 echo "screenshots are in $target/shots"

@@ -14,9 +14,11 @@ use fleet_proto::v1::attach_input::Input;
 use fleet_proto::v1::attach_output::Output;
 use fleet_proto::v1::open_tunnel::Purpose;
 use fleet_proto::v1::tunnel_frame::Frame;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
-use tonic::{Status, Streaming};
+use tonic::{Request, Status};
 
 use super::{Context, writes};
 use crate::audit::{Query, RecordOrder};
@@ -37,6 +39,9 @@ const PLAN_FIRST: Duration = Duration::from_millis(250);
 /// And again after this. A busy fleet changes many times a second, and a plan is work.
 const PLAN_PAUSE: Duration = Duration::from_secs(1);
 
+/// What the client sends: by gRPC, or from this controller's own page.
+pub(super) type FromClient = BoxStream<'static, Result<v1::AttachInput, Status>>;
+
 type Client = mpsc::Sender<Result<v1::AttachOutput, Status>>;
 
 /// What is followed and how.
@@ -55,9 +60,9 @@ impl Context {
     pub(super) async fn attach(
         &self,
         caller: &Caller,
-        mut input: Streaming<v1::AttachInput>,
+        mut input: FromClient,
     ) -> Result<mpsc::Receiver<Result<v1::AttachOutput, Status>>, Status> {
-        let first = input.message().await?.and_then(|message| message.input);
+        let first = input.next().await.transpose()?.and_then(|message| message.input);
         let Some(Input::Open(open)) = first else {
             return Err(Status::invalid_argument("the first message must be `open`"));
         };
@@ -79,6 +84,17 @@ impl Context {
             }
         });
         Ok(output)
+    }
+
+    /// What `attach` answers to a user who sends nothing but this: for this controller's own page.
+    pub(crate) async fn job_output(
+        &self,
+        request: Request<v1::AttachOpen>,
+    ) -> Result<mpsc::Receiver<Result<v1::AttachOutput, Status>>, Status> {
+        let caller = self.callers.user(&request).await?;
+        let open = Input::Open(request.into_inner());
+        let input = tokio_stream::once(Ok(v1::AttachInput { input: Some(open) }));
+        self.attach(&caller, Box::pin(input)).await
     }
 
     /// Output and shells are for the owner and for admins.
@@ -106,7 +122,7 @@ impl Follow {
     }
 
     /// Runs until the job has ended and its output is sent. The inner error is for the client.
-    async fn run(&self, mut input: Streaming<v1::AttachInput>) -> Result<(), Result<Status, Gone>> {
+    async fn run(&self, mut input: FromClient) -> Result<(), Result<Status, Gone>> {
         let mut applied = self.context.raft.applied();
         let mut shown: Option<v1::Job> = None;
         let mut streamed = 0;
@@ -226,7 +242,7 @@ impl Follow {
         &self,
         node: &NodeName,
         allocation: &AllocationId,
-        input: &mut Streaming<v1::AttachInput>,
+        input: &mut FromClient,
         shown: &mut Option<v1::Job>,
     ) -> Result<(), Gone> {
         let mut sent = Sent::default();
@@ -274,7 +290,7 @@ impl Follow {
     async fn pump(
         &self,
         mut tunnel: Tunnel,
-        input: &mut Streaming<v1::AttachInput>,
+        input: &mut FromClient,
         shown: &mut Option<v1::Job>,
         sent: &mut Sent,
     ) -> Result<Pumped, Gone> {
@@ -317,14 +333,14 @@ impl Follow {
                         | Frame::Images(_) => {}
                     }
                 }
-                message = input.message(), if listening => {
+                message = input.next(), if listening => {
                     let frame = match message {
-                        Ok(Some(v1::AttachInput { input: Some(Input::Stdin(bytes)) })) => Frame::Stdin(bytes),
-                        Ok(Some(v1::AttachInput { input: Some(Input::Resize(size)) })) => Frame::Resize(size),
-                        Ok(Some(v1::AttachInput { input: Some(Input::StdinClosed(_)) })) => Frame::StdinClosed(true),
-                        Ok(Some(v1::AttachInput { input: Some(Input::Open(_)) | None })) => continue,
+                        Some(Ok(v1::AttachInput { input: Some(Input::Stdin(bytes)) })) => Frame::Stdin(bytes),
+                        Some(Ok(v1::AttachInput { input: Some(Input::Resize(size)) })) => Frame::Resize(size),
+                        Some(Ok(v1::AttachInput { input: Some(Input::StdinClosed(_)) })) => Frame::StdinClosed(true),
+                        Some(Ok(v1::AttachInput { input: Some(Input::Open(_)) | None })) => continue,
                         // The client's side is closed; what the job still says is sent on.
-                        Ok(None) | Err(_) => { listening = false; continue }
+                        None | Some(Err(_)) => { listening = false; continue }
                     };
                     let frame = v1::TunnelFrame { frame: Some(frame) };
                     if tunnel.to_agent.send(Ok(frame)).await.is_err() {

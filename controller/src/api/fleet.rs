@@ -576,7 +576,7 @@ impl Fleet for FleetService {
         request: Request<Streaming<v1::AttachInput>>,
     ) -> Reply<Self::AttachStream> {
         let caller = self.0.callers.user(&request).await?;
-        let output = self.0.attach(&caller, request.into_inner()).await?;
+        let output = self.0.attach(&caller, Box::pin(request.into_inner())).await?;
         Ok(Response::new(Box::pin(ReceiverStream::new(output))))
     }
 

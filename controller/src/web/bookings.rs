@@ -51,16 +51,17 @@ pub(super) struct OtherEnd {
     until: String,
 }
 
+/// Nothing but the mark of a request: for what needs no more words.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct GivenBack {
-    request_id: Option<String>,
-    made_at: Option<u64>,
+pub(super) struct Marked {
+    pub(super) request_id: Option<String>,
+    pub(super) made_at: Option<u64>,
 }
 
-type Sent<T> = Result<Json<T>, JsonRejection>;
+pub(super) type Sent<T> = Result<Json<T>, JsonRejection>;
 
-fn body<T>(sent: Sent<T>) -> Result<T, Status> {
+pub(super) fn body<T>(sent: Sent<T>) -> Result<T, Status> {
     sent.map(|Json(body)| body).map_err(|error| answer::wrong("body", error.body_text()))
 }
 
@@ -69,7 +70,7 @@ fn instant(field: &str, text: &str) -> Result<u64, Status> {
     u64::try_from(at.as_millisecond()).map_err(|_| answer::wrong(field, "before 1970"))
 }
 
-fn shown(done: Result<v1::Reservation, Status>) -> Response {
+pub(super) fn shown(done: Result<v1::Reservation, Status>) -> Response {
     match done {
         Ok(reservation) => Json(One::of(&Reservation::from(reservation))).into_response(),
         Err(status) => answer::refused(&status),
@@ -137,10 +138,10 @@ pub(super) async fn release(
     State(web): State<Shared>,
     Path(id): Path<String>,
     LoggedIn { session, .. }: LoggedIn,
-    sent: Sent<GivenBack>,
+    sent: Sent<Marked>,
 ) -> Response {
     match body(sent) {
-        Ok(GivenBack { request_id, made_at }) => {
+        Ok(Marked { request_id, made_at }) => {
             let meta = Some(web.meta(request_id, made_at));
             let request = v1::ReleaseReservationRequest { meta, id };
             shown(ask!(web, &session, request, release_reservation))

@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse as _, Response};
+use fleet_core::actor::Actor;
 use fleet_proto::transport::Slot;
 use futures::stream;
 use serde_json::json;
@@ -27,6 +28,8 @@ const ALIVE_EVERY: Duration = Duration::from_secs(5);
 struct Told {
     web: Shared,
     session: crate::callers::Session,
+    /// The user as they were when the stream began.
+    actor: Actor,
     applied: tokio::sync::watch::Receiver<u64>,
     last: Option<Instant>,
     /// Among the streams of its session.
@@ -35,7 +38,7 @@ struct Told {
 
 pub(super) async fn events(
     State(web): State<Shared>,
-    LoggedIn { session, .. }: LoggedIn,
+    LoggedIn { session, caller }: LoggedIn,
 ) -> Response {
     let Some(place) = web.streams.take(session.0.clone()) else {
         let problem = "too many windows of this browser show the fleet; close some";
@@ -43,7 +46,7 @@ pub(super) async fn events(
     };
     let mut applied = web.context.raft.applied();
     applied.borrow_and_update();
-    let told = Told { web, session, applied, last: None, _place: place };
+    let told = Told { web, session, actor: caller.actor, applied, last: None, _place: place };
     Sse::new(stream::unfold(told, next)).into_response()
 }
 
@@ -59,7 +62,10 @@ async fn next(mut told: Told) -> Option<(Result<Event, Infallible>, Told)> {
     // Another incarnation is a fleet that was restored: what a browser has loaded is not what there is.
     let incarnation = web.context.raft.incarnation();
     let now_ms = web.context.clock.now().0;
-    let data = json!({ "index": index, "incarnation": incarnation, "now_ms": now_ms });
+    let to_decide = web.to_decide(&told.actor).len();
+    let data = json!({
+        "index": index, "incarnation": incarnation, "now_ms": now_ms, "to_decide": to_decide,
+    });
     let event = Event::default()
         .event(if changed { "changed" } else { "alive" })
         .id(index.to_string())

@@ -14,12 +14,15 @@ use super::Shared;
 use super::ask::look;
 use super::fleet_page::stale;
 use super::page::{Page, shown};
+use super::requests::Request;
 use super::session::LoggedIn;
 
 #[derive(Template)]
 #[template(path = "mine.html")]
 struct Mine {
     page: Page,
+    /// Those that wait for the decision of the one who looks.
+    requests: Vec<Request>,
     reservations: Vec<Reservation>,
     jobs: Vec<Job>,
 }
@@ -113,10 +116,14 @@ pub(super) async fn mine(State(web): State<Shared>, user: LoggedIn) -> Response 
         Ok(jobs) => jobs,
         Err(status) => return web.problem(Some(&user.caller), &status),
     };
+    let requests = match web.requests(&user, None).await {
+        Ok(requests) => requests,
+        Err(status) => return web.problem(Some(&user.caller), &status),
+    };
     let mut page = web.page("Mine", "mine", Some(&user.caller));
     page.stale = stale(Freshness::of(jobs.metadata()).or(Freshness::of(reservations.metadata())));
     let reservations = reservations.into_inner().items.into_iter().map(ReservationJson::from);
     let reservations = reservations.map(|one| Reservation::of(one, &owner)).collect();
     let jobs = jobs.into_inner().items.into_iter().map(JobJson::from).map(Job::from).collect();
-    shown(&Mine { page, reservations, jobs })
+    shown(&Mine { page, requests, reservations, jobs })
 }

@@ -19,8 +19,11 @@ mod listener;
 mod login;
 mod mine_page;
 mod origin;
+mod output;
+mod output_text;
 mod page;
 mod reports_page;
+mod requests;
 mod session;
 mod story_page;
 mod tls;
@@ -46,6 +49,9 @@ use crate::pki::Keyring;
 const BODY_BYTES_MAX: usize = 16 * 1024;
 /// Windows of one browser that listen to events. A hidden one does not.
 const STREAMS_OF_SESSION_MAX: usize = 16;
+/// Outputs of jobs that are read at a time, of one browser and of all: each asks a node.
+const OUTPUTS_OF_SESSION_MAX: usize = 4;
+const OUTPUTS_MAX: usize = 64;
 /// How long a request may take, its body included. A stream of events has begun by then.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -59,6 +65,8 @@ pub(crate) struct Web {
     calendar: calendar::Cache,
     /// Streams of events, by session.
     streams: Arc<Slots<String>>,
+    /// Outputs that are read, by session.
+    outputs: Arc<Slots<String>>,
     /// Ends the streams of events at a stop.
     stop: CancellationToken,
 }
@@ -91,6 +99,7 @@ pub(crate) async fn run(bound: Option<Bound>, context: Context, stop: Cancellati
         feed_attempts: attempts::Attempts::default(),
         calendar: calendar::Cache::default(),
         streams: Slots::new(STREAMS_OF_SESSION_MAX, listener::CONNECTIONS_MAX),
+        outputs: Slots::new(OUTPUTS_OF_SESSION_MAX, OUTPUTS_MAX),
         stop: stop.clone(),
     });
     tracing::info!(%url, "web page served");
@@ -108,6 +117,9 @@ fn routes(web: Shared) -> Router {
         .route("/api/v1/reservations", post(bookings::reserve))
         .route("/api/v1/reservations/{id}/extend", post(bookings::extend))
         .route("/api/v1/reservations/{id}/release", post(bookings::release))
+        .route("/api/v1/reservations/{id}/approve", post(requests::approve))
+        .route("/api/v1/reservations/{id}/deny", post(requests::deny))
+        .route("/api/v1/jobs/{id}/output", get(output::output))
         .route("/api/v1/events", get(events::events))
         .route_layer(same_origin);
     Router::new()

@@ -22,6 +22,8 @@ pub(super) struct Page {
     /// Which of the tabs it is; empty for none.
     pub(super) here: &'static str,
     pub(super) assets: &'static Assets,
+    /// How many requests wait for the decision of the user.
+    pub(super) to_decide: usize,
     /// The fleet's time.
     pub(super) now_ms: u64,
     /// Where the other controllers have their pages, with blanks between them.
@@ -65,6 +67,7 @@ impl Web {
             cluster: self.context.keyring.signing().cluster().to_string(),
             here,
             assets: assets::all(),
+            to_decide: caller.map_or(0, |caller| self.to_decide(&caller.actor).len()),
             now_ms: self.context.clock.now().0,
             controllers: pages.get(1..).unwrap_or_default().join(" "),
             stale: None,

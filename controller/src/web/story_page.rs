@@ -10,6 +10,7 @@ use fleet_proto::v1;
 use super::Shared;
 use super::ask::ask;
 use super::page::{Page, shown};
+use super::requests::Request;
 use super::session::LoggedIn;
 
 const MIB: u64 = 1 << 20;
@@ -27,8 +28,23 @@ struct StoryPage {
     lines: Vec<Line>,
     older: u64,
     pruned_until: Option<String>,
+    parts: Parts,
+}
+
+/// What not all of them have.
+#[derive(Default)]
+struct Parts {
     /// The newest first; only a job has some.
     checkpoints: Vec<Checkpoint>,
+    /// The reservation itself, if the one who looks may approve or deny it.
+    requests: Vec<Request>,
+    /// Only of a job. The page asks for the text.
+    output: Option<Output>,
+}
+
+struct Output {
+    owner: String,
+    may_read: bool,
 }
 
 struct Line {
@@ -69,7 +85,16 @@ pub(super) async fn job(state: State<Shared>, id: Path<String>, user: LoggedIn) 
     // The story says what is wrong with the job, if anything is.
     let checkpoints = checkpoints.map(|answer| answer.items).unwrap_or_default();
     let checkpoints = checkpoints.into_iter().rev().map(CheckpointJson::from);
-    story(state, id, user, "Job", checkpoints.map(Checkpoint::from).collect()).await
+    let checkpoints = checkpoints.map(Checkpoint::from).collect();
+    let request = v1::ListJobsRequest { ids: vec![id.0.clone()], all: true, ..Default::default() };
+    let job = ask!(state, &user.session, request, list_jobs);
+    let job = job.ok().and_then(|answer| answer.items.into_iter().next());
+    let output = job.map(|job| Output {
+        may_read: user.caller.admin || user.caller.name.as_str() == job.owner,
+        owner: job.owner,
+    });
+    let parts = Parts { checkpoints, output, ..Parts::default() };
+    story(state, id, user, "Job", parts).await
 }
 
 pub(super) async fn reservation(
@@ -77,11 +102,13 @@ pub(super) async fn reservation(
     id: Path<String>,
     user: LoggedIn,
 ) -> Response {
-    story(state, id, user, "Reservation", Vec::new()).await
+    // The story says what is wrong with the reservation, if anything is.
+    let requests = state.requests(&user, Some(&id.0)).await.unwrap_or_default();
+    story(state, id, user, "Reservation", Parts { requests, ..Parts::default() }).await
 }
 
 pub(super) async fn node(state: State<Shared>, id: Path<String>, user: LoggedIn) -> Response {
-    story(state, id, user, "Node", Vec::new()).await
+    story(state, id, user, "Node", Parts::default()).await
 }
 
 async fn story(
@@ -89,7 +116,7 @@ async fn story(
     Path(id): Path<String>,
     user: LoggedIn,
     title: &'static str,
-    checkpoints: Vec<Checkpoint>,
+    parts: Parts,
 ) -> Response {
     let request = v1::ExplainRequest { id, ..v1::ExplainRequest::default() };
     let story = match ask!(web, &user.session, request, explain) {
@@ -110,6 +137,6 @@ async fn story(
         lines: lines.collect(),
         older: story.older_lines,
         pruned_until: story.pruned_until.map(|at| at.to_string()),
-        checkpoints,
+        parts,
     })
 }

@@ -1,8 +1,10 @@
-// Keeps the pages Fleet and Mine up to date, shows their times in the viewer's zone, and releases reservations.
+// Keeps the pages Fleet and Mine up to date, shows their times in the viewer's zone, releases reservations, and
+// decides about requests.
 //
 // The pages work without it, but their times are then in UTC and stay as they were when the page was loaded.
 
 import { NoAnswer, changeOnce, mark } from "./api.js";
+import { approve, deny } from "./decide.js";
 import * as notices from "./notices.js";
 import { askRelease } from "./question.js";
 import { listen } from "./stream.js";
@@ -63,8 +65,10 @@ async function release(button) {
 }
 
 main.addEventListener("click", (event) => {
-  const button = event.target.closest("button[data-release]");
-  if (button) release(button);
+  const button = event.target.closest("button");
+  if (button?.dataset.release) release(button);
+  if (button?.dataset.approve) approve(button).then(reload);
+  if (button?.dataset.deny) deny(button).then(reload);
 });
 localize(main);
 listen({ changed: reload });

@@ -29,6 +29,7 @@ export function listen({ changed, restored = () => {} }) {
     notices.hide("silent");
     const data = JSON.parse(event.data);
     setNow(data.now_ms);
+    toDecide(data.to_decide);
     const before = index;
     index = data.index;
     // 0: this controller does not know it yet. Another index alone means another controller, or one that has just started.
@@ -74,6 +75,15 @@ export function listen({ changed, restored = () => {} }) {
     if (source) changed();
   }, ASK_MS);
   open();
+}
+
+/** How many requests wait for the decision of this user, beside the tab where they are. */
+function toDecide(count) {
+  const mark = document.getElementById("to-decide");
+  if (!mark || !Number.isInteger(count) || mark.dataset.count === String(count)) return;
+  mark.dataset.count = count;
+  mark.querySelector("b").textContent = count;
+  mark.hidden = count === 0;
 }
 
 function silent() {

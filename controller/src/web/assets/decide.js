@@ -1,0 +1,60 @@
+// Approves and denies requests above a limit.
+//
+// `live.js` calls it for the buttons of a request. The controller decides who may; it refuses anybody else.
+
+import { NoAnswer, changeOnce, mark } from "./api.js";
+import * as notices from "./notices.js";
+import { ask, askText } from "./question.js";
+
+/** The longest text that the fleet takes, in bytes. Letters beyond ASCII have several. */
+const REASON_MAX = 512;
+/** Refusals that say: it is decided already, or over. */
+const LATE = ["not_changeable", "already_ended"];
+/** Reasons that were typed and not sent, by request: a broken connection must not cost a person their words. */
+const drafts = new Map();
+
+/** Asks, then approves the request of this button. */
+export async function approve(button) {
+  const { approve: id, owner, wish } = button.dataset;
+  const agreed = await ask({
+    title: `Approve ${wish} for ${owner}?`,
+    text: `Limits do not count for ${id} then. If no GPUs are free in time, it waits for them.`,
+    yes: "Approve",
+  });
+  if (agreed) await send(button, id, "approve", {}, "approved");
+}
+
+/** Asks why, then denies the request of this button. */
+export async function deny(button) {
+  const { deny: id, owner, wish } = button.dataset;
+  const reason = await askText({
+    title: `Deny ${wish} for ${owner}?`,
+    label: `Reason, for the owner (${owner})`,
+    text: drafts.get(id) ?? "",
+    most: REASON_MAX,
+    yes: "Deny",
+  });
+  if (reason === null) return;
+  drafts.set(id, reason);
+  await send(button, id, "deny", { reason }, "denied");
+}
+
+async function send(button, id, what, body, done) {
+  button.disabled = true;
+  try {
+    await changeOnce(`/api/v1/reservations/${encodeURIComponent(id)}/${what}`, { ...mark(), ...body });
+    drafts.delete(id);
+    notices.report("decide", `${id} is ${done}.`);
+  } catch (error) {
+    notices.report("decide", problem(error, id, done));
+  }
+  button.disabled = false;
+}
+
+function problem(error, id, done) {
+  if (LATE.includes(error.code)) {
+    return `Nothing was changed: somebody else has decided about ${id}, or it is over. ${error.message}.`;
+  }
+  const unsure = error instanceof NoAnswer ? " Check below whether it still waits." : "";
+  return `${id} was not ${done}: ${error.message}${unsure}`;
+}
