@@ -17,6 +17,7 @@ use fleet_core::fsm::Outcome;
 use fleet_core::lease::{Lease, LeaseHolder};
 use fleet_core::name::{ClassName, UserName};
 use fleet_core::node::Liveness;
+use fleet_core::reply::Reply;
 use fleet_core::time::Millis;
 use fleet_core::{Actor, AuthMethod, Fsm, Who, scheduler};
 
@@ -64,6 +65,8 @@ pub(crate) enum Bug {
     SecondServedFirst,
     /// A reservation that moves loses those who share it.
     HoldersForgotten,
+    /// What is approved gets GPUs that somebody else has at that time.
+    ApprovedOverOthers,
 }
 
 /// One of them: the name to ask for it by, and a seed that finds it.
@@ -104,6 +107,7 @@ pub(crate) const ALL: &[Known] = &[
     known("release-not-indexed", Bug::ReleaseNotIndexed, 3),
     in_weeks("second-served-first", Bug::SecondServedFirst, 1),
     in_weeks("holders-forgotten", Bug::HoldersForgotten, 1),
+    in_weeks("approved-over-others", Bug::ApprovedOverOthers, 1),
 ];
 
 pub(crate) fn named(name: &str) -> Option<Bug> {
@@ -171,6 +175,12 @@ fn with_bug(
             }
         }
         _ => {}
+    }
+    if bug == Bug::ApprovedOverOthers
+        && let Some((over, outcome)) = approved_over_others(fsm, index, &changed)
+    {
+        *fsm = over;
+        return outcome;
     }
     let before = match (bug, &changed.command) {
         (Bug::ReleaseNotIndexed, Command::Reservation(ReservationCommand::Release { .. })) => {
@@ -246,6 +256,38 @@ fn without_holders(fsm: &Fsm, outcome: &Outcome) -> Option<Fsm> {
     let mut document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
     let all = document.pointer_mut("/fsm/reservations")?.as_object_mut()?;
     all.get_mut(moved.as_str())?.as_object_mut()?.remove("with")?;
+    Fsm::from_snapshot(&serde_json::to_vec(&document).ok()?).ok()
+}
+
+/// What is approved and would have to wait takes the place of a reservation, which keeps it too.
+fn approved_over_others(fsm: &Fsm, index: u64, envelope: &Envelope) -> Option<(Fsm, Outcome)> {
+    let Command::Reservation(ReservationCommand::Approve { .. }) = &envelope.command else {
+        return None;
+    };
+    let waits = fsm.clone().apply(index, envelope).reply;
+    matches!(waits, Ok(Reply::ReservationWaits { .. })).then_some(())?;
+    let document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
+    let taken = document.pointer("/fsm/reservations")?.as_object()?;
+    let is_held_here =
+        |one: &serde_json::Value| one.get("handed_out").is_none_or(serde_json::Value::is_null);
+    for (id, reservation) in taken.iter().filter(|(_, one)| is_held_here(one)) {
+        let Some(mut over) = with_reservation(fsm, id, None) else { continue };
+        let outcome = over.apply(index, envelope);
+        if matches!(outcome.reply, Ok(Reply::ReservationCreated { .. })) {
+            return with_reservation(&over, id, Some(reservation)).map(|over| (over, outcome));
+        }
+    }
+    None
+}
+
+/// The same state with that reservation, or without it.
+fn with_reservation(fsm: &Fsm, id: &str, one: Option<&serde_json::Value>) -> Option<Fsm> {
+    let mut document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
+    let all = document.pointer_mut("/fsm/reservations")?.as_object_mut()?;
+    match one {
+        Some(one) => drop(all.insert(id.to_owned(), one.clone())),
+        None => drop(all.remove(id)),
+    }
     Fsm::from_snapshot(&serde_json::to_vec(&document).ok()?).ok()
 }
 

@@ -3,6 +3,7 @@
 //! Speaks the product's gRPC API. A user knows all controllers and follows the name of the leader in a
 //! refusal, as the CLI does. What was answered goes to the judge; what was not may have happened or not.
 
+mod approvals;
 mod week;
 
 use std::sync::Arc;

@@ -2,11 +2,12 @@
 //! silent. What must hold of it, judged from what nodes open and from what the audit records say.
 //!
 //! An hour of the lab lasts a quarter of a minute, and no shorter, since a fleet knows times that do not shrink: ten minutes until
-//! a silent node's reservations get stand-ins, a minute between two tries of the waiting list. People are in `user/week.rs`, troubles in
-//! `faults.rs`. Judges: [`records`] (no GPU is promised twice; what is counted), [`gates`] (what nodes open, and on time),
-//! [`waiters`] (the order of those who wait, and what becomes of them). The week has no requests for
-//! approval: their counts would be in [`LEAST`].
+//! a silent node's reservations get stand-ins, a minute between two tries of the waiting list. People are in `user/week.rs`
+//! and `user/approvals.rs`, troubles in `faults.rs`. Judges: [`records`] (no GPU is promised twice; what is counted),
+//! [`gates`] (what nodes open, and on time), [`waiters`] (the order of those who wait, and what becomes of them),
+//! [`approvals`] (what is above the limit).
 
+mod approvals;
 mod gates;
 pub(crate) mod records;
 mod waiters;
@@ -20,6 +21,7 @@ use fleet_core::id::ReservationId;
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Timestamp;
 
+use self::approvals::Approvals;
 use self::gates::{Gates, Opened};
 use self::records::Record;
 use self::waiters::Waiting;
@@ -34,12 +36,23 @@ pub(crate) const PEOPLE: &[&str] = &[
     "p26", "p27", "p28", "p29", "p30", "p31", "p32", "p33", "p34", "p35", "p36", "p37", "p38",
     "p39", "p40",
 ];
+/// Those who may approve what is above the limit, beside the admin.
+pub(crate) const APPROVERS: &[&str] = &["p01", "p02"];
+/// For longer nobody reserves without approval.
+pub(crate) const LONGEST_MS: u64 = 270_000;
 
 /// What each week must have so many of: else it is too dull to prove anything.
-pub(crate) const LEAST: &[(&str, u64)] =
-    &[(SERVED, 20), (EDITED, 20), (MOVED, 20), (DATE_CHANGED, 20)];
+pub(crate) const LEAST: &[(&str, u64)] = &[
+    (SERVED, 20),
+    (EDITED, 20),
+    (MOVED, 20),
+    (DATE_CHANGED, 20),
+    (APPROVED, 20),
+    (TAKEN_MEANWHILE, 20),
+];
 /// What some week of many must have.
-pub(crate) const SOMETIMES: &[&str] = &[STAND_IN, SUPERSEDED, "ReservationWaitOver"];
+pub(crate) const SOMETIMES: &[&str] =
+    &[STAND_IN, SUPERSEDED, DENIED, LAPSED, "ReservationWaitOver"];
 
 /// All that is counted of a week.
 pub(crate) fn counted() -> impl Iterator<Item = &'static str> {
@@ -54,6 +67,13 @@ const EDITED: &str = "EditOfHandedOut";
 const MOVED: &str = "MovedOffBad";
 /// A date of a series was changed or released, and not the others.
 const DATE_CHANGED: &str = "DateChanged";
+/// What is above the limit was approved.
+const APPROVED: &str = "Approved";
+/// It was free when its owner asked, and was not any more when it was approved.
+const TAKEN_MEANWHILE: &str = "ApprovedAndTaken";
+const DENIED: &str = "Denied";
+/// Nobody decided in time.
+const LAPSED: &str = "NotDecided";
 const STAND_IN: &str = "StandIn";
 const SUPERSEDED: &str = "StandInSettled";
 
@@ -74,6 +94,7 @@ pub(crate) struct Week {
     waiting: BTreeMap<u64, Waiting>,
     /// The order and the earliest start of all who ever waited.
     orders: BTreeMap<ReservationId, (u64, Timestamp)>,
+    approvals: Approvals,
     gates: Gates,
     opened: BTreeMap<ReservationId, Opened>,
 }
@@ -91,13 +112,18 @@ impl Week {
             return Ok(Vec::new());
         }
         self.note_wishes(&envelope.command);
+        let mut counted = Vec::new();
+        let approved = self.judge_approvals(envelope, outcome, fsm, &mut counted)?;
         let served = self.judge_waiters(envelope, outcome, fsm)?;
-        let mut counted = vec![SERVED; served];
+        counted.extend(vec![SERVED; served]);
+        if let Some(id) = approved {
+            self.wait_from_now_on(&id, fsm);
+        }
         self.count_dates(&envelope.command, &outcome.events, &mut counted);
         for event in &outcome.events {
             self.note(event, (fsm.now(), now_us), &mut counted)?;
         }
-        self.judge_overlaps(&outcome.events)?;
+        self.judge_overlaps(&outcome.events, fsm.now())?;
         Ok(counted)
     }
 }

@@ -13,9 +13,9 @@ use super::{Answer, User};
 use crate::oracle::Done;
 use crate::week::PEOPLE;
 
-const SECOND_MS: u64 = 1_000;
+pub(super) const SECOND_MS: u64 = 1_000;
 /// What a person waits between two requests.
-const PAUSE_MS: (u64, u64) = (30 * SECOND_MS, 205 * SECOND_MS);
+const PAUSE_MS: (u64, u64) = (25 * SECOND_MS, 135 * SECOND_MS);
 /// How far ahead people reserve.
 const AHEAD_MS: (u64, u64) = (20 * SECOND_MS, 1_500 * SECOND_MS);
 const LENGTH_MS: (u64, u64) = (60 * SECOND_MS, 260 * SECOND_MS);
@@ -29,13 +29,15 @@ const DATES_APART_MS: (u64, u64) = (300 * SECOND_MS, 700 * SECOND_MS);
 const DATE_MS: (u64, u64) = (60 * SECOND_MS, 180 * SECOND_MS);
 /// How many reservations are shared.
 const SHARED_PERCENT: u64 = 40;
+/// How often those who may approve decide what others ask for.
+const DECIDE_PERCENT: u64 = 45;
 /// How long the admin waits between two drains, and how long a node is drained.
-const DRAIN_PAUSE_MS: (u64, u64) = (60 * SECOND_MS, 240 * SECOND_MS);
+const DRAIN_PAUSE_MS: (u64, u64) = (60 * SECOND_MS, 180 * SECOND_MS);
 const DRAINED_MS: (u64, u64) = (60 * SECOND_MS, 200 * SECOND_MS);
 
 /// What a person has, as they last read it.
 #[derive(Debug, Clone)]
-struct Held {
+pub(super) struct Held {
     id: ReservationId,
     starts_ms: u64,
     ends_ms: u64,
@@ -54,6 +56,9 @@ fn held(made: &v1::Reservation, is_date: bool) -> Held {
 impl User {
     pub(super) async fn live_a_week(mut self) {
         let mut has = Vec::new();
+        if self.name == "root" {
+            self.set_limits().await;
+        }
         while !self.scene.users_rest.load(Ordering::Relaxed) {
             let (low, high) = if self.name == "root" { DRAIN_PAUSE_MS } else { PAUSE_MS };
             self.pause((low, high)).await;
@@ -63,13 +68,18 @@ impl User {
             }
             let now = self.now();
             has.retain(|one: &Held| one.ends_ms > now);
+            if self.approves() && self.rng.chance(DECIDE_PERCENT) {
+                self.decide().await;
+                continue;
+            }
             match self.rng.between(0, 99) {
-                0..=22 => self.book(&mut has).await,
-                23..=52 => self.wish(&mut has).await,
-                53..=58 => self.hold_a_course(&mut has).await,
-                59..=74 => self.change(&mut has, false).await,
-                75..=81 => self.change(&mut has, true).await,
-                82..=92 => self.give_up(&mut has, false).await,
+                0..=12 => self.book(&mut has).await,
+                13..=36 => self.wish(&mut has).await,
+                37..=41 => self.hold_a_course(&mut has).await,
+                42..=66 => self.ask_for_more(&mut has).await,
+                67..=78 => self.change(&mut has, false).await,
+                79..=84 => self.change(&mut has, true).await,
+                85..=93 => self.give_up(&mut has, false).await,
                 _ => self.give_up(&mut has, true).await,
             }
         }
@@ -85,7 +95,7 @@ impl User {
         }
     }
 
-    fn companions(&mut self) -> Vec<String> {
+    pub(super) fn companions(&mut self) -> Vec<String> {
         if !self.rng.chance(SHARED_PERCENT) {
             return Vec::new();
         }
@@ -99,7 +109,7 @@ impl User {
         with
     }
 
-    fn gpus(&mut self) -> Option<v1::GpuWish> {
+    pub(super) fn gpus(&mut self) -> Option<v1::GpuWish> {
         let count = *self.rng.one_of(&[1, 1, 1, 2, 2, 3, 4]);
         Some(v1::GpuWish { count, ..Default::default() })
     }
@@ -132,7 +142,7 @@ impl User {
         self.create(wish, has).await;
     }
 
-    async fn create(&mut self, wish: v1::CreateReservationRequest, has: &mut Vec<Held>) {
+    pub(super) async fn create(&mut self, wish: v1::CreateReservationRequest, has: &mut Vec<Held>) {
         let request = self.request_of(wish.meta.as_ref());
         let call = |mut client: FleetClient<Channel>, wish| async move {
             client.create_reservation(wish).await

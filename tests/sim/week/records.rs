@@ -250,8 +250,9 @@ impl Week {
         Ok(())
     }
 
-    /// No GPU is promised twice for one time, with what is to be released still counted.
-    pub(super) fn judge_overlaps(&self, events: &[Event]) -> Result<(), String> {
+    /// No GPU is promised twice for one time, with what is to be released still counted. What is over by now is no promise:
+    /// one that begins late may move to a GPU that somebody had until a moment ago.
+    pub(super) fn judge_overlaps(&self, events: &[Event], now: Timestamp) -> Result<(), String> {
         for id in events.iter().filter_map(id_of) {
             let Some(record) = self.records.get(id) else { continue };
             let others = self.records.iter().filter(|(other, _)| *other != id);
@@ -259,6 +260,7 @@ impl Week {
                 let meet = |a: &Place, b: &Place| {
                     a.window.starts_at < b.window.ends_at
                         && b.window.starts_at < a.window.ends_at
+                        && a.window.ends_at.min(b.window.ends_at) > now
                         && a.gpus.iter().any(|gpu| b.gpus.contains(gpu))
                 };
                 let twice = record.places().find(|a| one.places().any(|b| meet(a, b)));

@@ -19,7 +19,7 @@ use fleet_core::time::{Millis, Timestamp, Window};
 use super::Week;
 
 /// How long after its latest start a wish may stay on the list.
-const OVER_LATE_MAX: Millis = Millis::minutes(2);
+pub(super) const OVER_LATE_MAX: Millis = Millis::minutes(2);
 /// A place that begins earlier by less than this is not worth a move; or by less than a tenth of the length.
 const GAIN_MAX: Millis = Millis::minutes(5);
 
@@ -44,7 +44,11 @@ struct Got<'a> {
 }
 
 impl Waiting {
-    fn of(wish: &CreateReservation, latest: Timestamp, now: Timestamp) -> Option<Waiting> {
+    pub(super) fn of(
+        wish: &CreateReservation,
+        latest: Timestamp,
+        now: Timestamp,
+    ) -> Option<Waiting> {
         let plain = GpuRequest { count: wish.gpus.count, ..GpuRequest::default() };
         (wish.gpus == plain).then(|| Waiting {
             id: wish.id.clone(),
@@ -54,6 +58,14 @@ impl Waiting {
             latest,
             placed: None,
         })
+    }
+
+    pub(super) fn earliest(&self) -> Timestamp {
+        self.earliest
+    }
+
+    pub(super) fn with_place(self, placed: Option<Timestamp>) -> Waiting {
+        Waiting { placed, ..self }
     }
 
     /// Whether that place holds all that is wished here.
@@ -94,13 +106,15 @@ impl Week {
             let waiting = Waiting::of(wish, *latest_start, fsm.now());
             let order = fsm.waitlist().all().find(|(_, w)| w.wish.id == wish.id);
             match (&outcome.reply, order, waiting) {
-                (Ok(Reply::ReservationWaits { .. }), None, _) => {
+                // A request that was sent again has the answer of the first, which may be over by now.
+                (Ok(Reply::ReservationWaits { id }), None, _) if *id == wish.id => {
                     return Err(format!("{} is to wait, and is not on the list", wish.id));
                 }
+                // Nobody serves it before it is approved.
+                (_, Some((_, w)), _) if w.asks() => {}
                 (_, Some((order, w)), Some(waiting)) => {
-                    let placed = w.placed;
                     self.orders.insert(wish.id.clone(), (order, waiting.earliest));
-                    self.waiting.insert(order, Waiting { placed, ..waiting });
+                    self.waiting.insert(order, waiting.with_place(w.placed));
                 }
                 (_, _, _) => {}
             }
