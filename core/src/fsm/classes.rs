@@ -16,7 +16,7 @@ use crate::reason::WaitReason;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler::class_limit;
-use crate::scheduler::tally::is_within_a_reservation;
+use crate::state::charged::is_within_a_reservation;
 
 impl Fsm {
     pub(super) fn create_class(

@@ -13,7 +13,8 @@ use crate::id::ReservationId;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::Reservation;
-use crate::scheduler::tally::{is_within_a_reservation, use_of_reservation};
+use crate::scheduler::tally::use_of_reservation;
+use crate::state::charged::is_within_a_reservation;
 use crate::time::{Millis, Timestamp, Window};
 
 impl Fsm {

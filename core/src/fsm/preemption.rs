@@ -21,7 +21,7 @@ use crate::reply::Reply;
 use crate::scheduler::claims::next_save;
 use crate::scheduler::limits::{Awaited, JobLimits};
 use crate::scheduler::preemption::{Running, is_over, may_preempt};
-use crate::scheduler::tally::is_within_a_reservation;
+use crate::state::charged::is_within_a_reservation;
 use crate::time::Timestamp;
 
 impl Fsm {

@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 
 use super::limits::{Awaited, Newcomer};
-use super::tally::is_within_a_reservation;
 use crate::job::{Job, JobSpec};
 use crate::name::{ClassName, UserName};
 use crate::reason::ClassLimit;
 use crate::rejection::Rejection;
 use crate::state::Fsm;
+use crate::state::charged::is_within_a_reservation;
 
 /// GPUs that jobs of that class and owner hold now.
 fn holds(fsm: &Fsm, class: &ClassName, owner: &UserName) -> u32 {
@@ -31,7 +31,7 @@ pub(super) fn awaits(fsm: &Fsm, class: &ClassName, owner: &UserName) -> u32 {
 fn limit(fsm: &Fsm, spec: &JobSpec) -> Option<u32> {
     // In a reservation its owner's limits for reservations hold.
     let outside = spec.reservation.is_none() && spec.gpus.count > 0;
-    fsm.class(&spec.class).filter(|_| outside)?.gpus_each
+    fsm.gpus_each_in(&spec.class).filter(|_| outside)
 }
 
 /// The limit, if a job of somebody who holds that many would pass it. `holds` is asked for only where there is a limit.
@@ -49,7 +49,7 @@ pub(crate) fn reached(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Option<Cla
 
 /// A job that alone wants more than its class allows would never start.
 pub(crate) fn check(fsm: &Fsm, spec: &JobSpec) -> Result<(), Rejection> {
-    let most = fsm.class(&spec.class).and_then(|class| class.gpus_each);
+    let most = fsm.gpus_each_in(&spec.class);
     match most.filter(|most| spec.reservation.is_none() && spec.gpus.count > *most) {
         None => Ok(()),
         Some(most) => {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::limits::{Awaited, Newcomer};
-use super::tally::{end_of, is_within_a_reservation, use_of_reservation};
+use super::tally::{end_of, use_of_reservation};
 use crate::allocation::Allocation;
 use crate::fair_share::{Amount, Rate, UseOf};
 use crate::id::{JobId, ReservationId};
@@ -13,6 +13,7 @@ use crate::job::Job;
 use crate::name::{ProjectName, UserName};
 use crate::reservation::{Reservation, ReservationState};
 use crate::state::Fsm;
+use crate::state::charged::is_within_a_reservation;
 use crate::time::{Millis, Timestamp, Window};
 
 const MINUTE: Millis = Millis::minutes(1);

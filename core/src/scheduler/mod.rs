@@ -37,6 +37,7 @@ mod planner;
 pub(crate) mod preemption;
 pub(crate) mod project_limit;
 mod reasons;
+mod shadow;
 mod shares;
 pub mod tally;
 #[cfg(test)]

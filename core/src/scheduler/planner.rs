@@ -10,7 +10,7 @@ use super::ask::{Ask, Shape, Source};
 use super::capacity::{Capacity, Use, Whose};
 use super::foresight::{Foreseen, foresee};
 use super::reasons;
-use super::shares::Room;
+use super::shadow::{Shadow, Shadows};
 use crate::command::Placement;
 use crate::id::JobId;
 use crate::name::UserName;
@@ -33,26 +33,6 @@ pub(super) struct Fit {
     /// The reservation's pool its GPUs come from.
     pub(super) pool: Option<usize>,
     pub(super) share: Share,
-}
-
-/// A place that is kept for a job that had to wait. Others may use it until then, or use what it leaves.
-#[derive(Debug, Clone)]
-pub(super) struct Shadow {
-    pub(super) job: Option<JobId>,
-    pub(super) node: usize,
-    pub(super) starts_at: Timestamp,
-    pub(super) gpus: GpuSet,
-    /// What the kept place leaves of the node from then on.
-    pub(super) left: Room,
-}
-
-impl Shadow {
-    /// Whether this place of somebody else is in the way of a job that is on the node until then.
-    fn is_in_the_way(&self, job: Option<&JobId>, until: Timestamp, node: usize) -> bool {
-        // The node first: it is asked of every node, and a name takes longer to compare.
-        let is_own = || job.is_some() && self.job.as_ref() == job;
-        self.node == node && until > self.starts_at && !is_own()
-    }
 }
 
 /// What became of one job.
@@ -78,7 +58,7 @@ pub(super) enum Reasons {
 pub(super) struct Planner<'a> {
     pub(super) capacity: Capacity<'a>,
     /// The places of the first jobs that wait, in their order.
-    pub(super) kept: Vec<Shadow>,
+    pub(super) kept: Shadows,
     /// Whose jobs those are.
     kept_for: BTreeSet<&'a UserName>,
     /// Jobs whose places were kept before.
@@ -86,7 +66,7 @@ pub(super) struct Planner<'a> {
     /// What was foreseen of jobs while the queue was served: their places are noted already.
     expected: BTreeMap<&'a JobId, Foreseen>,
     /// Places that are held for running jobs that must leave theirs.
-    pub(super) claims: Vec<Shadow>,
+    pub(super) claims: Shadows,
     refused: BTreeMap<Shape<'a>, Wait>,
     /// Shapes for which no start is known: nothing that is given away makes one known.
     unforeseen: BTreeSet<Shape<'a>>,
@@ -105,12 +85,12 @@ impl<'a> Planner<'a> {
         let kept_max = fsm.job_defaults().places_kept as usize;
         Self {
             capacity,
-            kept: Vec::new(),
+            kept: Shadows::default(),
             kept_for: BTreeSet::new(),
             known: fsm.kept_places().map(|kept| &kept.job).collect(),
             unforeseen: BTreeSet::new(),
             expected: BTreeMap::new(),
-            claims: Vec::new(),
+            claims: Shadows::default(),
             refused: BTreeMap::new(),
             too_long: BTreeMap::new(),
             foreseen: 0,
@@ -272,11 +252,8 @@ impl<'a> Planner<'a> {
     /// GPUs of the node that the job could hold from now to its end.
     pub(super) fn usable(&self, ask: &Ask<'_>, at: usize) -> GpuSet {
         let node = &self.capacity.nodes[at];
-        let mut usable = node.free & node.unpromised(ask.until);
-        for kept in self.kept(ask, at) {
-            usable &= !kept.gpus;
-        }
-        usable
+        let usable = node.free & node.unpromised(ask.until);
+        self.kept(ask, at).fold(usable, |usable, kept| usable & !kept.gpus)
     }
 
     /// The places on the node that are kept for others and would be in this job's way.
@@ -285,13 +262,14 @@ impl<'a> Planner<'a> {
     }
 
     /// The same for a job that ends by `until`.
-    pub(super) fn kept_until(
-        &self,
+    pub(super) fn kept_until<'s>(
+        &'s self,
         ask: &Ask<'_>,
         until: Timestamp,
         at: usize,
-    ) -> impl Iterator<Item = &Shadow> {
-        let kept = self.kept.iter().chain(&self.claims);
+    ) -> impl Iterator<Item = &'s Shadow> {
+        let on_it = |shadows: &'s Shadows| shadows.any_on(at).then(|| shadows.iter());
+        let kept = on_it(&self.kept).into_iter().chain(on_it(&self.claims)).flatten();
         kept.filter(move |kept| kept.is_in_the_way(ask.job, until, at))
     }
 
@@ -406,7 +384,7 @@ impl<'a> Planner<'a> {
         let ends_at = fit.pool.map(|pool| self.capacity.pools[pool].reservation.window.ends_at);
         let until = ends_at.map_or(ask.until, |end| ask.until.min(end + ask.spec.stop_grace));
         node.plan(Use { whose, from: now, until, gpus, share });
-        for kept in self.kept.iter_mut().chain(&mut self.claims) {
+        for kept in self.kept.iter_mut().chain(self.claims.iter_mut()) {
             if kept.node == fit.node && ask.until > kept.starts_at {
                 kept.left.take(count, share);
             }
@@ -418,7 +396,7 @@ impl<'a> Planner<'a> {
     pub(super) fn claim(&mut self, ask: &Ask<'a>, from: Timestamp) -> Option<&Shadow> {
         let foreseen = foresee(&mut self.capacity, ask)?;
         let starts_at = foreseen.starts_at.max(from);
-        self.claims.push(Shadow {
+        self.claims.add(Shadow {
             job: ask.job.cloned(),
             node: foreseen.node,
             starts_at,
@@ -483,7 +461,7 @@ impl<'a> Planner<'a> {
         }
         if self.may_keep(ask) {
             self.kept_for.insert(ask.owner);
-            self.kept.push(Shadow {
+            self.kept.add(Shadow {
                 job: ask.job.cloned(),
                 node: foreseen.node,
                 starts_at: foreseen.starts_at,

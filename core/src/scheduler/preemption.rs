@@ -13,8 +13,8 @@ use super::claims::next_save;
 use super::class_limit;
 use super::foresight::{Foreseen, foresee};
 use super::limits::{JobLimits, Newcomer};
-use super::planner::{Planner, Shadow};
-use super::tally::is_within_a_reservation;
+use super::planner::Planner;
+use super::shadow::Shadow;
 use crate::allocation::Allocation;
 use crate::calendar::RELEASE_ALLOWANCE;
 use crate::class::Class;
@@ -28,6 +28,7 @@ use crate::preemption::{
 };
 use crate::reason::Unfit;
 use crate::state::Fsm;
+use crate::state::charged::is_within_a_reservation;
 use crate::state::share::Share;
 use crate::state::wish::{GpuSet, place_of, unfit};
 use crate::time::{Millis, Timestamp};
@@ -431,7 +432,7 @@ pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) {
         left.take(ask.count(), least);
         let starts_at = preemption.starts_at.max(fsm.now());
         let until = starts_at + ask.length + ask.spec.stop_grace;
-        planner.claims.push(Shadow { job: Some(id.clone()), node: at, starts_at, gpus, left });
+        planner.claims.add(Shadow { job: Some(id.clone()), node: at, starts_at, gpus, left });
         let held = Use { whose: Whose::Job, from: starts_at, until, gpus, share: least };
         planner.capacity.nodes[at].plan(held);
         let foreseen = Foreseen { starts_at, node: at, gpus, share: least, least, left };

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use super::committed::{Committed, Holder, Over};
 use super::limits::{Awaited, Newcomer};
 use super::planner::FORESEEN_JOBS_MAX;
-use super::tally::is_within_a_reservation;
 use crate::allocation::Allocation;
 use crate::command::CreateReservation;
 use crate::fair_share::{Amount, Rate};
@@ -19,6 +18,7 @@ use crate::project::ProjectLimits;
 use crate::reason::{OverLimit, ProjectLimit};
 use crate::rejection::Rejection;
 use crate::state::Fsm;
+use crate::state::charged::is_within_a_reservation;
 use crate::time::{Millis, Timestamp, Window};
 
 const HOUR: Millis = Millis::hours(1);

@@ -2,6 +2,7 @@
 //!
 //! Called by the scheduler for the order of the queue, and for the answer of `fleet share`. It reads all that runs.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::allocation::Allocation;
@@ -11,6 +12,7 @@ use crate::name::{ProjectName, UserName};
 use crate::project::Project;
 use crate::reservation::{Reservation, ReservationState};
 use crate::state::Fsm;
+use crate::state::charged::ends_by;
 use crate::time::{Millis, Timestamp};
 
 /// Who used something in this time is a person of the project.
@@ -52,15 +54,22 @@ impl<'a> Tally<'a> {
             had.used = had.used.plus(used.now(now, half_life));
             had.last = had.last.max(used.last());
         }
-        for allocation in fsm.allocations().values() {
-            if is_within_a_reservation(fsm, allocation) {
-                continue;
+        for (_, standing) in fsm.all_standings() {
+            match standing {
+                Cow::Borrowed(standing) => {
+                    for charged in &standing.charged {
+                        this.holds((&charged.project, &charged.owner), charged.use_of(fsm), fsm);
+                    }
+                }
+                // Of a node that this command has changed.
+                Cow::Owned(standing) => {
+                    for charged in &standing.charged {
+                        let Some(job) = fsm.job(&charged.job) else { continue };
+                        let account = (&job.spec.project, &job.owner);
+                        this.holds(account, charged.use_of(fsm), fsm);
+                    }
+                }
             }
-            let Some(job) = fsm.job(&allocation.job) else { continue };
-            let rate = Rate::of(allocation.gpus.len(), allocation.cpu_millis);
-            let from = allocation.started_at.unwrap_or(now);
-            let end = end_of(allocation, job, now);
-            this.holds((&job.spec.project, &job.owner), UseOf { rate, from, to: end }, fsm);
         }
         let active = |r: &&Reservation| r.state == ReservationState::Active;
         for reservation in fsm.open_reservations().filter(active) {
@@ -103,19 +112,7 @@ impl<'a> Tally<'a> {
 
 /// By when an attempt outside of reservations is over.
 pub(super) fn end_of(allocation: &Allocation, job: &Job, now: Timestamp) -> Timestamp {
-    match &allocation.stop {
-        Some(stop) => stop.at + stop.grace,
-        None => allocation.time_limit_at.unwrap_or(now + job.time_left()),
-    }
-}
-
-/// Its reservation is charged, and it is not.
-pub(crate) fn is_within_a_reservation(fsm: &Fsm, allocation: &Allocation) -> bool {
-    match allocation.lease.as_ref() {
-        Some(id) => fsm.lease(id).is_some_and(|lease| lease.parent.is_some()),
-        // Without GPUs it is where it said that it wants to be.
-        None => fsm.job(&allocation.job).is_some_and(|job| job.spec.reservation.is_some()),
-    }
+    ends_by(allocation).unwrap_or(now + job.time_left())
 }
 
 /// What a reservation had of its GPUs by now; nothing where it never held them.

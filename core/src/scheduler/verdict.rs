@@ -6,7 +6,8 @@
 use std::cmp::Reverse;
 
 use super::ask::{Ask, Source};
-use super::planner::{Planner, Shadow};
+use super::planner::Planner;
+use super::shadow::Shadow;
 use crate::reason::NodePart;
 use crate::state::wish::GpuSet;
 use crate::time::{Millis, Timestamp};

@@ -36,6 +36,7 @@ use crate::waitlist::Waitlist;
 pub(crate) mod bits;
 pub(crate) mod built;
 mod by_time;
+pub(crate) mod charged;
 pub(crate) mod claims;
 pub(crate) mod contents;
 mod gpu_names;
@@ -418,6 +419,11 @@ impl Fsm {
     pub fn class(&self, name: &ClassName) -> Option<Cow<'_, Class>> {
         let set = self.classes.get(name).map(Cow::Borrowed);
         set.or_else(|| Class::built_in(name).map(Cow::Owned))
+    }
+
+    /// How many GPUs each person may hold in that class. None of the classes that come with fleet has such a limit.
+    pub(crate) fn gpus_each_in(&self, class: &ClassName) -> Option<u32> {
+        self.classes.get(class)?.gpus_each
     }
 
     /// The names of all classes, the highest priority first.

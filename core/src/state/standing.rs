@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::Fsm;
 use super::built::Built;
+use super::charged::Charged;
 use super::contents::Contents;
 use super::share::Share;
 use super::wish::{GpuSet, place_of};
@@ -34,6 +35,8 @@ pub(crate) struct Standing {
     pub(crate) first_promise: Option<Timestamp>,
     /// Reservations that hold their GPUs, by id.
     pub(crate) active: Vec<ReservationId>,
+    /// Attempts that their owner's share counts, by id.
+    pub(crate) charged: Vec<Charged>,
 }
 
 impl Standing {
@@ -73,6 +76,7 @@ impl Standing {
                 false => &mut this.taken_on_gpus,
             };
             *taken = taken.plus(share);
+            this.charged.extend(Charged::of(fsm, a));
         }
         this
     }
