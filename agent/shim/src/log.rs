@@ -247,8 +247,8 @@ pub struct LogReader {
     segment: u64,
     file: Option<File>,
     offset: u64,
-    /// Bytes of output that were passed so far, shown or not.
-    passed: u64,
+    /// Bytes of output that were passed so far, shown or not; not known to one that began behind the oldest segment.
+    passed: Option<u64>,
     gap: Gap,
 }
 
@@ -294,7 +294,23 @@ impl LogReader {
     /// `dir` is the allocation's directory; it need not exist yet.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
-        Self { dir, segment: 0, file: None, offset: 0, passed: 0, gap: Gap::default() }
+        Self { dir, segment: 0, file: None, offset: 0, passed: Some(0), gap: Gap::default() }
+    }
+
+    /// As [`Self::new`], but begins with the newest so many segments, maybe within a line; and whether older ones are
+    /// left out.
+    pub fn of_newest(dir: PathBuf, count: usize) -> io::Result<(Self, bool)> {
+        let listed = match segments(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            other => other?,
+        };
+        let left_out =
+            listed.len().checked_sub(count).and_then(|nth| listed.get(nth.checked_sub(1)?));
+        let mut reader = Self::new(dir);
+        if let Some((number, _)) = left_out {
+            (reader.segment, reader.passed) = (*number, None);
+        }
+        Ok((reader, left_out.is_some()))
     }
 
     /// The next record, or `None` when the reader has caught up. After a rotation that deleted what was
@@ -303,14 +319,19 @@ impl LogReader {
         if let Some(record) = self.gap.after.take() {
             return Ok(Some(record));
         }
+        // Whether nothing more is written to the open segment.
+        let mut is_complete = false;
         loop {
-            if self.file.is_none() && !self.open_next()? {
-                return Ok(None);
+            if self.file.is_none() {
+                if !self.open_next()? {
+                    return Ok(None);
+                }
+                is_complete = false;
             }
-            // Looked up before reading: if a later segment is there now, this one is complete.
-            let later = self.later_segment()?;
             if let Some(record) = self.read_here()? {
-                self.passed += record.data.len() as u64;
+                if let Some(passed) = &mut self.passed {
+                    *passed += record.data.len() as u64;
+                }
                 let Some(record) = self.gap.cut(record) else { continue };
                 let Some(note) = self.gap.note.take() else { return Ok(Some(record)) };
                 let at_ms = record.at_ms;
@@ -318,10 +339,12 @@ impl LogReader {
                 let data = note.into_bytes();
                 return Ok(Some(Record { stream: Stream::Stderr, at_ms, data }));
             }
-            if !later {
-                return Ok(None);
+            // What was written before a later segment began is read first.
+            match is_complete {
+                true => self.file = None,
+                false if self.later_segment()? => is_complete = true,
+                false => return Ok(None),
             }
-            self.file = None;
         }
     }
 
@@ -359,14 +382,14 @@ impl LogReader {
     /// Before the segment of this number, which follows none that was read.
     fn gap(&mut self, number: u64) {
         let dropped: Option<Dropped> = read_json(&self.dir.join(DROPPED_FILE)).unwrap_or_default();
-        let what = if self.passed == 0 { "the beginning of the output" } else { "output" };
-        let how_much = match &dropped {
-            Some(dropped) => {
-                let missing = dropped.bytes.saturating_sub(self.passed);
-                self.passed += missing;
+        let what = if self.passed == Some(0) { "the beginning of the output" } else { "output" };
+        let how_much = match (&dropped, &mut self.passed) {
+            (Some(dropped), Some(passed)) => {
+                let missing = dropped.bytes.saturating_sub(*passed);
+                *passed += missing;
                 format!("{what} is missing here, {}", size(missing))
             }
-            None => format!("{what} is missing here"),
+            (_, _) => format!("{what} is missing here"),
         };
         self.gap.note = Some(format!("[fleet: {how_much}: the log keeps the newest]\n"));
         let known = dropped.filter(|dropped| dropped.first == number);
@@ -449,6 +472,37 @@ mod tests {
         let rest = all(&mut reader);
         assert!(wanted.ends_with(&rest) && !rest.is_empty());
         assert_eq!(all(&mut LogReader::new(dir.path().to_owned())), wanted);
+    }
+
+    #[test]
+    fn the_newest_segments_are_read_without_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let newest = |count| LogReader::of_newest(dir.path().to_owned(), count).unwrap();
+        assert!(!newest(1).1);
+        let settings = LogSettings { max_bytes: 64, max_files: 100 };
+        let mut writer = LogWriter::new(dir.path(), settings).unwrap();
+        let mut wanted = Vec::new();
+        for number in 0..50_u32 {
+            let line = format!("line {number}\n");
+            writer.write(Stream::Stdout, 7, line.as_bytes());
+            wanted.extend(line.as_bytes());
+        }
+        let there = segments(dir.path()).unwrap().len();
+        let mut before = Vec::new();
+        for count in 1..=there {
+            let (mut reader, is_cut) = newest(count);
+            let read = all(&mut reader);
+            assert_eq!(is_cut, count < there);
+            assert!(wanted.ends_with(&read) && read.len() > before.len(), "{count}");
+            before = read;
+            // It continues there.
+            assert!(reader.read_record().unwrap().is_none());
+        }
+        assert_eq!(before, wanted);
+        let (mut reader, _) = newest(1);
+        all(&mut reader);
+        writer.write(Stream::Stdout, 7, b"more\n");
+        assert_eq!(all(&mut reader), b"more\n");
     }
 
     #[test]

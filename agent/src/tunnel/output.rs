@@ -4,6 +4,7 @@
 //! the attempt and after it. The stream ends when the attempt has ended and everything was sent.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::time::Duration;
 
 use fleet_core::id::AllocationId;
@@ -71,7 +72,8 @@ impl Tunnels {
         let mut follower = Follower { reader: LogReader::new(dir.path().to_owned()), to };
         let mut phase = phase;
         if !wish.from_beginning {
-            follower.skip_to_tail(usize::try_from(wish.tail_lines).unwrap_or(usize::MAX)).await?;
+            let lines = usize::try_from(wish.tail_lines).unwrap_or(usize::MAX);
+            follower.skip_to_tail(dir.path(), lines).await?;
         }
         loop {
             // Made before looking: what comes while we look is not missed.
@@ -109,6 +111,14 @@ async fn phase_changed(phase: &mut Option<watch::Receiver<AttemptPhase>>) -> boo
     }
 }
 
+/// The last records of a log.
+#[derive(Default)]
+struct Last {
+    kept: VecDeque<Record>,
+    /// The lines that are wanted are in them, or as much as is kept at all.
+    is_enough: bool,
+}
+
 struct Follower<'a> {
     reader: LogReader,
     to: &'a ToUser,
@@ -132,22 +142,20 @@ impl Follower<'_> {
         Ok(found)
     }
 
-    /// Reads to the end, then sends the last lines.
-    async fn skip_to_tail(&mut self, lines: usize) -> Result<(), Gone> {
-        let mut kept: VecDeque<Record> = VecDeque::new();
-        let (mut breaks, mut bytes) = (0_usize, 0_usize);
-        let count = |record: &Record| record.data.iter().filter(|byte| **byte == b'\n').count();
-        while let Some(record) = self.read().await? {
-            breaks += count(&record);
-            bytes += record.data.len();
-            kept.push_back(record);
-            while let Some(oldest) = kept.front() {
-                let without = breaks - count(oldest);
-                if without <= lines && bytes <= TAIL_BYTES_MAX {
-                    break;
-                }
-                (breaks, bytes) = (without, bytes - oldest.data.len());
-                kept.pop_front();
+    /// Reads to the end, then sends the last lines. Of a long log it reads only as many of the newest segments as have
+    /// them: it is asked for every few seconds while somebody looks at the page of a job.
+    async fn skip_to_tail(&mut self, dir: &Path, lines: usize) -> Result<(), Gone> {
+        let mut kept = VecDeque::new();
+        for segments in 1.. {
+            let (reader, is_cut) = match LogReader::of_newest(dir.to_owned(), segments) {
+                Ok(begun) => begun,
+                Err(error) => return self.unreadable(&error).await,
+            };
+            self.reader = reader;
+            let found = self.last_records(lines).await?;
+            kept = found.kept;
+            if found.is_enough || !is_cut {
+                break;
             }
         }
         cut_to_lines(&mut kept, lines);
@@ -163,14 +171,45 @@ impl Follower<'_> {
         Ok(())
     }
 
+    /// What is left to read, without what comes before the last lines.
+    async fn last_records(&mut self, lines: usize) -> Result<Last, Gone> {
+        let mut last = Last::default();
+        let (mut breaks, mut bytes) = (0_usize, 0_usize);
+        let count = |record: &Record| record.data.iter().filter(|byte| **byte == b'\n').count();
+        for read in 1.. {
+            let Some(record) = self.read().await? else { break };
+            breaks += count(&record);
+            bytes += record.data.len();
+            last.kept.push_back(record);
+            while let Some(oldest) = last.kept.front() {
+                let without = breaks - count(oldest);
+                if without <= lines && bytes <= TAIL_BYTES_MAX {
+                    break;
+                }
+                (breaks, bytes) = (without, bytes - oldest.data.len());
+                last.kept.pop_front();
+                last.is_enough = true;
+            }
+            // The files are read on the agent's only thread.
+            if read % RECORDS_PER_TURN == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        // The first of them may be the end of a line.
+        last.is_enough |= breaks > lines;
+        Ok(last)
+    }
+
     async fn read(&mut self) -> Result<Option<Record>, Gone> {
         match self.reader.read_record() {
             Ok(record) => Ok(record),
-            Err(error) => {
-                self.to.send(Frame::Error(format!("the log cannot be read: {error}"))).await?;
-                Err(Gone)
-            }
+            Err(error) => self.unreadable(&error).await,
         }
+    }
+
+    async fn unreadable<T>(&self, error: &std::io::Error) -> Result<T, Gone> {
+        self.to.send(Frame::Error(format!("the log cannot be read: {error}"))).await?;
+        Err(Gone)
     }
 }
 
