@@ -42,13 +42,19 @@ export const deciding = {
     }
     const approve = page.locator(`[data-approve="${first.id}"]`);
     await approve.click();
-    await page.locator("dialog.question[open]").waitFor();
+    const dialog = page.locator("dialog.question[open]");
+    await dialog.waitFor();
+    let sent = 0;
+    page.on("request", (one) => (sent += one.method() === "POST" && one.url().endsWith("/approve")));
     await page.keyboard.press("Escape");
-    assert.equal(await approve.count(), 1, "Esc answers no");
+    await dialog.waitFor({ state: "detached" });
+    assert.equal(sent, 0, "Esc answers no");
+    assert.ok(await approve.evaluate((button) => button === document.activeElement), "the focus is back");
     await approve.click();
     await page.locator("dialog.question[open]").waitFor();
     await page.keyboard.press("Enter");
     await page.locator(".notice", { hasText: `${first.id} is approved` }).waitFor();
+    assert.equal(sent, 1);
     await request.waitFor({ state: "detached" });
     await page.locator("#to-decide").waitFor({ state: "hidden" });
     await owner.locator("tr", { hasText: first.id }).locator(".state-scheduled").waitFor();
@@ -86,7 +92,7 @@ export const deciding = {
     await pages[0].locator(".notice", { hasText: `${id} is approved` }).waitFor();
     await pages[1].locator(`[data-approve="${id}"]`).waitFor({ state: "detached" });
     await pages[1].locator("dialog.question button.main").click();
-    await pages[1].locator(".notice", { hasText: "Nothing was changed: somebody else has decided" }).waitFor();
+    await pages[1].locator(".notice", { hasText: "was decided already, or it is over" }).waitFor();
     await browser.shoot(pages[1], "late");
   },
 
@@ -157,14 +163,19 @@ export const deciding = {
     const job = browser.job();
     const page = await browser.open(0, "/mine");
     let answer = {
-      state: "running", attempt: 2, is_over: false, text: "", is_cut: false,
+      state: "running", attempt: 2, is_over: false, text: "", is_complete: false, is_cut: false,
       notes: ["cannot show the output of it: titan01 is not connected"],
     };
     await page.route("**/output", (route) => route.fulfill({ json: answer }));
     await page.goto(`${browser.url}/job/${job}`);
     await page.locator("#output-notes", { hasText: "titan01 is not connected" }).waitFor();
     assert.equal(await page.locator("#output-state").textContent(), "running, attempt 2");
-    answer = { ...answer, state: "completed", is_over: true, text: "the end\n", is_cut: true, notes: [] };
+    answer = { ...answer, text: "step 1\n", is_complete: true, notes: [] };
+    await page.locator("#output-text", { hasText: "step 1" }).waitFor();
+    answer = { ...answer, text: "", is_complete: false, notes: ["titan01 is silent"] };
+    await page.locator("#output-notes", { hasText: "titan01 is silent" }).waitFor();
+    assert.equal(await page.locator("#output-text").textContent(), "step 1\n", "less does not replace more");
+    answer = { ...answer, state: "completed", is_over: true, text: "the end\n", is_complete: true, is_cut: true, notes: [] };
     await page.locator("#output-text", { hasText: "the end" }).waitFor();
     assert.equal(await page.locator("#output-notes").textContent(), "Only the end is shown.");
     assert.ok(await page.locator("#output-follow").isDisabled(), "nothing more comes");

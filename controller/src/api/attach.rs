@@ -75,6 +75,8 @@ impl Context {
         tokio::spawn(async move {
             let ended = tokio::select! {
                 ended = follow.run(input) => ended,
+                // Also before anything is sent, as while a node is asked that does not answer.
+                () = follow.client.closed() => return,
                 () = follow.context.deposed() => {
                     Err(Ok(Status::unavailable("this controller does not lead any more")))
                 }

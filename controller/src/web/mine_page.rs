@@ -14,7 +14,7 @@ use super::Shared;
 use super::ask::look;
 use super::fleet_page::stale;
 use super::page::{Page, shown};
-use super::requests::Request;
+use super::requests::{EffectShown, Request};
 use super::session::LoggedIn;
 
 #[derive(Template)]

@@ -33,6 +33,8 @@ struct Shown {
     /// Nothing more comes.
     is_over: bool,
     text: String,
+    /// The node sent all that was asked for. Without it, what the page shows already is worth more.
+    is_complete: bool,
     /// The job printed more before that.
     is_cut: bool,
     /// What the reader should know, as sentences.
@@ -54,7 +56,8 @@ impl Shown {
             let why = match (self.attempt, self.is_over) {
                 (0, false) => "The job has not started yet.",
                 (0, true) => "The job ended before it started.",
-                (_, false) => "The job has printed nothing so far.",
+                (1, false) => "The job has printed nothing so far.",
+                (_, false) => "This attempt has printed nothing so far.",
                 (_, true) => "The job printed nothing.",
             };
             self.notes.push(why.to_owned());
@@ -69,7 +72,8 @@ pub(super) async fn output(
     LoggedIn { session, .. }: LoggedIn,
 ) -> Response {
     let Some(_place) = web.outputs.take(session.0.clone()) else {
-        let problem = "too many windows of this browser read the output of jobs; close some";
+        let problem =
+            "too many pages read the output of jobs now; close some, or try again in a few seconds";
         return answer::refused(&Status::resource_exhausted(problem));
     };
     match web.last_lines(&session, id).await {
@@ -86,13 +90,17 @@ impl Web {
         let late =
             |_| Status::deadline_exceeded("the controller that leads did not answer in time");
         let mut output = timeout_at(until, self.attached(session, open)).await.map_err(late)??;
-        let (mut shown, mut tail) = (Shown::default(), Tail::default());
+        let mut shown = Shown { is_complete: true, ..Shown::default() };
+        let mut tail = Tail::default();
         loop {
             match timeout_at(until, output.next()).await {
                 Ok(Some(message)) => match message?.output {
                     Some(Output::Job(job)) => shown.take_job(job),
                     Some(Output::Stdout(bytes) | Output::Stderr(bytes)) => tail.push(&bytes),
-                    Some(Output::Missing(missing)) => shown.notes.push(missing.why),
+                    Some(Output::Missing(missing)) => {
+                        shown.is_complete = false;
+                        shown.notes.push(missing.why);
+                    }
                     None => {}
                 },
                 Ok(None) => return Ok(shown.with(&tail)),
@@ -100,6 +108,7 @@ impl Web {
                     let seconds = OUTPUT_TIMEOUT.as_secs();
                     let note = format!("The job's node did not send all within {seconds} s.");
                     shown.notes.push(note);
+                    shown.is_complete = false;
                     return Ok(shown.with(&tail));
                 }
             }

@@ -19,7 +19,7 @@ use super::session::LoggedIn;
 use super::{Shared, Web, answer};
 
 /// Requests of one page with what follows from an approval: each takes a copy of the fleet's state.
-const EFFECTS_MAX: usize = 10;
+const EFFECTS_MAX: usize = 3;
 
 /// A request that waits for a decision.
 pub(super) struct Request {
@@ -34,7 +34,16 @@ pub(super) struct Request {
     pub(super) above: String,
     pub(super) note: Option<String>,
     pub(super) with: String,
-    pub(super) effect: Option<Effect>,
+    pub(super) effect: EffectShown,
+}
+
+/// Whether the page knows what follows from an approval.
+pub(super) enum EffectShown {
+    Known(Effect),
+    /// The page of the request says it.
+    NotAsked,
+    /// Nobody leads, or the leader does not answer.
+    NotKnown,
 }
 
 /// What follows from an approval now.
@@ -62,7 +71,7 @@ pub(super) struct Denial {
 }
 
 impl Request {
-    fn of(reservation: ReservationJson, effect: Option<ApprovalEffect>) -> Self {
+    fn of(reservation: ReservationJson, effect: EffectShown) -> Self {
         let wish = reservation.gpus_shown();
         let (reason, above) =
             reservation.approval.map(|asked| (asked.reason, asked.above)).unwrap_or_default();
@@ -77,7 +86,7 @@ impl Request {
             project: reservation.project,
             owner: reservation.owner,
             id: reservation.id,
-            effect: effect.map(Effect::from),
+            effect,
         }
     }
 }
@@ -129,24 +138,30 @@ impl Web {
         let request = v1::ListReservationsRequest { ids, all: true, ..Default::default() };
         let listed = look!(self, &user.session, request, list_reservations)?.into_inner();
         let mut requests = Vec::new();
+        // With nobody who leads each question takes seconds: one is enough.
+        let mut answers = true;
         for (at, reservation) in listed.items.into_iter().map(ReservationJson::from).enumerate() {
             if !reservation.state.is(ReservationShown::Requested) {
                 continue;
             }
-            if at >= EFFECTS_MAX {
-                requests.push(Request::of(reservation, None));
+            if at >= EFFECTS_MAX || !answers {
+                let effect = if answers { EffectShown::NotAsked } else { EffectShown::NotKnown };
+                requests.push(Request::of(reservation, effect));
                 continue;
             }
             let request = v1::GetApprovalEffectRequest { id: reservation.id.clone() };
             match ask!(self, &user.session, request, get_approval_effect) {
                 Ok(effect) => {
-                    requests.push(Request::of(reservation, Some(effect.into())));
+                    requests.push(Request::of(reservation, EffectShown::Known(effect.into())));
                 }
                 // Somebody has decided since it was listed.
                 Err(status)
                     if matches!(status.code(), Code::FailedPrecondition | Code::NotFound) => {}
-                // What is known is shown without it: nobody leads, or the leader does not answer.
-                Err(_) => requests.push(Request::of(reservation, None)),
+                // What is known is shown without it.
+                Err(_) => {
+                    answers = false;
+                    requests.push(Request::of(reservation, EffectShown::NotKnown));
+                }
             }
         }
         Ok(requests)

@@ -10,7 +10,7 @@ use fleet_proto::v1;
 use super::Shared;
 use super::ask::ask;
 use super::page::{Page, shown};
-use super::requests::Request;
+use super::requests::{EffectShown, Request};
 use super::session::LoggedIn;
 
 const MIB: u64 = 1 << 20;

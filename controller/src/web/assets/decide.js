@@ -2,7 +2,7 @@
 //
 // `live.js` calls it for the buttons of a request. The controller decides who may; it refuses anybody else.
 
-import { NoAnswer, changeOnce, mark } from "./api.js";
+import { changeOnce, isUncertain, mark } from "./api.js";
 import * as notices from "./notices.js";
 import { ask, askText } from "./question.js";
 
@@ -40,7 +40,9 @@ export async function deny(button) {
 }
 
 async function send(button, id, what, body, done) {
-  button.disabled = true;
+  // Disabled it would lose the focus.
+  if (button.ariaDisabled === "true") return;
+  button.ariaDisabled = "true";
   try {
     await changeOnce(`/api/v1/reservations/${encodeURIComponent(id)}/${what}`, { ...mark(), ...body });
     drafts.delete(id);
@@ -48,13 +50,15 @@ async function send(button, id, what, body, done) {
   } catch (error) {
     notices.report("decide", problem(error, id, done));
   }
-  button.disabled = false;
+  button.ariaDisabled = "false";
 }
 
 function problem(error, id, done) {
   if (LATE.includes(error.code)) {
-    return `Nothing was changed: somebody else has decided about ${id}, or it is over. ${error.message}.`;
+    return `Nothing was changed: ${id} was decided already, or it is over. ${error.message}.`;
   }
-  const unsure = error instanceof NoAnswer ? " Check below whether it still waits." : "";
-  return `${id} was not ${done}: ${error.message}${unsure}`;
+  if (isUncertain(error)) {
+    return `It is not known whether ${id} was ${done}. Check below whether it still waits.`;
+  }
+  return `${id} was not ${done}: ${error.message}`;
 }

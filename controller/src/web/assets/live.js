@@ -3,7 +3,7 @@
 //
 // The pages work without it, but their times are then in UTC and stay as they were when the page was loaded.
 
-import { NoAnswer, changeOnce, mark } from "./api.js";
+import { changeOnce, isUncertain, mark } from "./api.js";
 import { approve, deny } from "./decide.js";
 import * as notices from "./notices.js";
 import { askRelease } from "./question.js";
@@ -45,7 +45,10 @@ async function load() {
   if (fresh.isEqualNode(main)) return;
   const focused = main.contains(document.activeElement) ? document.activeElement.id : "";
   main.replaceChildren(...fresh.childNodes);
-  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  if (!focused) return;
+  // The button of what was decided is gone: the next one is as near.
+  const next = document.getElementById(focused) ?? main.querySelector("[data-approve], [data-release]");
+  next?.focus({ preventScroll: true });
 }
 
 async function release(button) {
@@ -57,8 +60,10 @@ async function release(button) {
     await changeOnce(`/api/v1/reservations/${encodeURIComponent(id)}/release`, mark());
     notices.hide("release");
   } catch (error) {
-    const unsure = error instanceof NoAnswer ? " Check below whether it was released." : "";
-    notices.report("release", `${id} was not released: ${error.message}${unsure}`);
+    const text = isUncertain(error)
+      ? `It is not known whether ${id} was released. Check below.`
+      : `${id} was not released: ${error.message}`;
+    notices.report("release", text);
   }
   button.disabled = false;
   reload();

@@ -25,12 +25,12 @@ async function load() {
   try {
     show((await read(path)).body);
   } catch (error) {
-    part("notes").textContent = error.message;
+    note(error.message);
   }
   loading = false;
   if (part("follow").checked && performance.now() - begun > FOLLOW_MAX_MS) {
     part("follow").checked = false;
-    part("notes").textContent = `Following ended after ${FOLLOW_MAX_MS / 60_000} minutes.`;
+    note(`Following ended after ${FOLLOW_MAX_MS / 60_000} minutes.`);
   }
   follow();
 }
@@ -40,17 +40,23 @@ function follow() {
   if (part("follow").checked && !document.hidden) timer = setTimeout(load, FOLLOW_EVERY_MS);
 }
 
+/** The same words again are not set again: a screen reader would read them each time. */
+function note(text) {
+  if (part("notes").textContent !== text) part("notes").textContent = text;
+}
+
 function show(output) {
   part("state").textContent = output.attempt > 1 ? `${output.state}, attempt ${output.attempt}` : output.state;
   const notes = [...output.notes];
   if (output.is_cut) notes.unshift("Only the end is shown.");
-  part("notes").textContent = notes.join(" ");
+  note(notes.join(" "));
   if (output.is_over) part("follow").checked = false;
   part("follow").disabled = output.is_over;
   const text = part("text");
   const selection = getSelection();
   const isSelecting = !selection.isCollapsed && text.contains(selection.anchorNode);
-  if (text.textContent === output.text || isSelecting) return;
+  const isLess = !output.is_complete && !text.hidden;
+  if (text.textContent === output.text || isSelecting || isLess) return;
   const isAtEnd = text.hidden || text.scrollHeight - text.scrollTop - text.clientHeight < END_PX;
   text.textContent = output.text;
   text.hidden = output.text === "";

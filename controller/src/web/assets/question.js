@@ -56,7 +56,9 @@ function open({ title, yes, danger, inside, focus = null }) {
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {
       dialog.remove();
-      if (before?.isConnected) before.focus({ preventScroll: true });
+      // The page may have been loaded again behind the dialog.
+      const back = before?.isConnected ? before : document.getElementById(before?.id);
+      back?.focus({ preventScroll: true });
       resolve(dialog.returnValue);
     });
     dialog.showModal();
