@@ -20,11 +20,13 @@ use fleet_core::name::{GpuUuid, NodeName};
 use fleet_core::node::NodeFacts;
 use fleet_core::time::Timestamp;
 use fleet_daemon::progress::Pulse;
+use fleet_node::measured::Program;
 use fleet_proto::v1;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 pub use self::facts::machine_facts;
+use self::measure::Processes;
 
 use crate::attempts::Registry;
 use crate::denied::DeniedUsers;
@@ -35,6 +37,7 @@ use crate::holders::{Evictor, Names, UsageParts, Usages};
 use crate::idle::IdleNow;
 use crate::leases::Floors;
 use crate::outbox::Outbox;
+use crate::processes::Process;
 use fleet_user::Users;
 
 /// How long the first inventory may take before the node says it has none yet.
@@ -117,7 +120,8 @@ impl Inventory {
                     () = pulse.asked() => continue,
                     _ = minute.tick() => {
                         let snapshot = snapshots.borrow().clone();
-                        inventory.look_at_use(&snapshot).await;
+                        let processes = inventory.processes(&snapshot).await;
+                        inventory.look_at_use(&snapshot, &processes).await;
                         continue;
                     }
                     changed = snapshots.changed() => if changed.is_err() { return },
@@ -151,12 +155,15 @@ impl Inventory {
             outbox: &self.parts.outbox,
         };
         self.parts.usages.look(parts, snapshot, &leases).await;
-        self.look_at_use(snapshot).await;
-        let measured = self.measure(snapshot).await;
+        let processes = self.processes(snapshot).await;
+        self.look_at_use(snapshot, &processes).await;
+        let measured = self.measure(snapshot, &processes).await;
         self.measured.send_replace(measured);
     }
 
-    async fn look_at_use(&self, snapshot: &GpuSnapshot) {
+    async fn look_at_use(&self, snapshot: &GpuSnapshot, processes: &Processes) {
+        let program = |found: &Process| Program { uid: found.uid, name: found.name.clone() };
+        let programs = processes.iter().map(|(pid, found)| (*pid, program(found))).collect();
         let leases = self.parts.leases.borrow().clone();
         let orders = self.parts.gpus.holders.orders();
         let parts = gpu_use::Parts {
@@ -166,6 +173,7 @@ impl Inventory {
             outbox: &self.parts.outbox,
             orders: &orders,
             idle: &self.parts.idle,
+            programs: &programs,
         };
         self.parts.gpu_uses.look(parts).await;
     }

@@ -110,7 +110,8 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         node: identity.node.clone(),
         fence: Fence::open(&config.state_dir)?,
         tunnels: Tunnels::new(registry.clone(), Wakes::start()?, dialer.clone())
-            .with_images(sights.images.clone()),
+            .with_images(sights.images.clone())
+            .with_gpu_uses(gpu_uses.clone()),
         dialer: dialer.clone(),
         outbox,
         view,

@@ -410,6 +410,11 @@ impl Clock {
         self.format(unix_ms, "%Y-%m-%d %H:%M")
     }
 
+    /// `10:31`: of one day that is named beside it.
+    pub(crate) fn of_day(&self, unix_ms: u64) -> String {
+        self.format(unix_ms, "%H:%M")
+    }
+
     /// As short as nobody can mistake it: `10:31` today, `Fri 09:00` in the next six days, else the date. A weekday is
     /// always one that comes.
     pub(crate) fn brief(&self, unix_ms: u64) -> String {

@@ -426,6 +426,8 @@ fn projects(typist: &Typist<'_>) -> Result<()> {
         "fleet usage",
         "fleet usage --month last --by project",
         "fleet usage --from 7d --mine",
+        "fleet gpu history titan01:3 --on yesterday",
+        "fleet gpu history titan01:3 --on yesterday --minutes",
     ])?;
     let made = typist.run("fleet reserve -G 1 -t 2h --project vision")?;
     typist.lab.run(&["release", made.stdout.trim()])?;

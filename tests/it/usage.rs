@@ -50,6 +50,10 @@ fn everybody_may_ask_for_all_users() -> Result<()> {
         ensure!(all.ok()?.contains("user,root,false"), "{all:?}");
         let mine = lab.run_as_nobody(&["usage", "--mine", "-o", "json"])?.json()?;
         ensure!(items(&mine)?.len() == 1, "nobody held nothing: {mine}");
+        let minutes = ["gpu", "history", "titan01:0", "--on", "today", "--minutes", "-o", "json"];
+        let minutes = lab.run_as_nobody(&minutes)?.json()?;
+        let named = |row: &Value| row["processes"].as_array().is_none_or(|all| !all.is_empty());
+        ensure!(!items(&minutes)?.iter().any(named), "what others run is not shown: {minutes}");
         let own = lab.json(&["usage", "--mine"])?;
         ensure!(items(&own)?.len() == 2 && items(&own)?[0]["name"] == "root", "{own}");
         Ok(())
@@ -87,6 +91,7 @@ fn what_was_used_is_what_the_gpu_played() -> Result<()> {
         ensure!(ms(&seen, "occupied_gpu_ms")? <= SLACK_MS, "no program was on it: {seen}");
         Ok(())
     });
+    steps.step("the minutes of the GPU are what it played", || minutes(&lab, &played));
     steps.step("a count of the audit log gives the same", || recounted(&lab).map(drop));
     steps.step("the next leader counts nothing twice", || {
         let before = total(&lab)?;
@@ -124,6 +129,8 @@ struct Played {
     held_ms: u64,
     busy_ms: u64,
     idle_ms: u64,
+    reservation: String,
+    gpu: String,
     /// The last files of it, before they were reported.
     stored: Vec<(PathBuf, String)>,
 }
@@ -149,7 +156,7 @@ fn play(lab: &Lab) -> Result<Played> {
     };
     set(80)?;
     let held = Instant::now();
-    let reservation = lab.output(&["reserve", "-G", "1", "-t", "1h", "--node", "titan01"])?;
+    let reservation = lab.output(&["reserve", "--gpu", "titan01:0", "-t", "1h"])?;
     thread::sleep(PART);
     set(0)?;
     let busy = held.elapsed();
@@ -172,7 +179,9 @@ fn play(lab: &Lab) -> Result<Played> {
     let stored = files(lab)?;
     lab.restart("agent", "titan01")?;
     let ms = |length: Duration| u64::try_from(length.as_millis()).context("too long");
-    Ok(Played { held_ms: ms(held)?, busy_ms: ms(busy)?, idle_ms: ms(idle)?, stored })
+    let (reservation, gpu) = (reservation.trim().to_owned(), "titan01:0".to_owned());
+    let (held_ms, busy_ms, idle_ms) = (ms(held)?, ms(busy)?, ms(idle)?);
+    Ok(Played { held_ms, busy_ms, idle_ms, reservation, gpu, stored })
 }
 
 /// What the agent keeps until a controller confirms it. A file that is replaced meanwhile is left out.
@@ -192,6 +201,41 @@ fn files(lab: &Lab) -> Result<Vec<(PathBuf, String)>> {
 fn all_reported(lab: &Lab) -> Result<()> {
     lab.node_in("titan01", "ready", SOON)?;
     wait::until("all is reported", SOON, POLL_COMMAND, || Ok(files(lab)?.is_empty().then_some(())))
+}
+
+/// What each minute was like adds up to the same, and a node that is away is named.
+fn minutes(lab: &Lab, played: &Played) -> Result<()> {
+    let gpu = played.gpu.as_str();
+    let of_day = |day| ["gpu", "history", gpu, "--on", day, "--minutes"];
+    let today = of_day("today");
+    // It may have been played around midnight.
+    let seen = [lab.json(&of_day("yesterday"))?, lab.json(&today)?];
+    let mut rows: Vec<&Value> = Vec::new();
+    for day in &seen {
+        rows.extend(items(day)?);
+    }
+    let sum = |key: &str| rows.iter().filter_map(|row| row[key].as_u64()).sum::<u64>();
+    let near = |key: &str, wanted: u64| {
+        let shown = sum(key);
+        ensure!(shown.abs_diff(wanted) <= SLACK_MS, "{key} {shown}, not {wanted} ms: {seen:?}");
+        Ok(())
+    };
+    near("measured_ms", played.busy_ms + played.idle_ms)?;
+    near("busy_ms", played.busy_ms)?;
+    let holder = played.reservation.as_str();
+    ensure!(rows.iter().all(|row| row["holder"] == holder && row["owner"] == "root"), "{seen:?}");
+    ensure!(rows.iter().all(|row| row["measured_ms"].as_u64() <= Some(60_000)), "{seen:?}");
+    let drawn = lab.output(&today[..5])?;
+    ensure!(drawn.contains(":10       :20") && drawn.contains("nobody had it"), "{drawn}");
+    ensure!(drawn.lines().all(|line| line.chars().count() <= 100), "{drawn}");
+    lab.terminate("agent", "titan01")?;
+    lab.has_ended("agent", "titan01", SOON)?;
+    lab.run(&today)?.fails(5, &["titan01", "cannot be asked"])?;
+    let stays = lab.run(&today[..5])?;
+    ensure!(stays.ok()?.contains(holder), "who had it is known: {stays:?}");
+    lab.restart("agent", "titan01")?;
+    lab.node_in("titan01", "ready", SOON)?;
+    Ok(())
 }
 
 fn total(lab: &Lab) -> Result<Value> {

@@ -8,7 +8,8 @@
 //!   becomes of windows before and after their end. [`clock`]: the fleet's time without the fleet. [`grant`]: who may open
 //!   a GPU, and until when.
 //! - [`epochs`]: which orders are out of date. [`due`]: which warnings people get. [`last_saves`]: which jobs a shutdown
-//!   waits for. [`retention`]: which records go. [`measured`]: who used which GPU how much.
+//!   waits for. [`retention`]: which records go. [`measured`]: who used which GPU how much. [`minutes`]: the same for each
+//!   minute.
 //! - [`idle`]: which windows compute nothing. [`idle_due`]: who reads of that.
 //!
 //! Nothing here looks at health: a node that is cut off never evicts, and it stops only what runs into time that was
@@ -22,6 +23,7 @@ pub mod idle;
 pub mod idle_due;
 pub mod last_saves;
 pub mod measured;
+pub mod minutes;
 pub mod over;
 pub mod plan;
 pub mod promises;

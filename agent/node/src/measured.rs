@@ -36,6 +36,32 @@ pub struct Sample {
     pub utilization_percent: u32,
     pub occupied: bool,
     pub memory_used_bytes: u64,
+    pub details: Details,
+}
+
+/// What only the minutes of a GPU show ([`crate::minutes`]).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Details {
+    pub power_milliwatts: Option<u32>,
+    pub temperature_celsius: Option<u32>,
+    pub processes: Vec<Program>,
+}
+
+/// A program on a GPU: who runs it, and what its executable is called. Never a command line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    #[serde(rename = "u")]
+    pub uid: u32,
+    #[serde(rename = "n")]
+    pub name: String,
+}
+
+/// A time for which a sample was counted. No two spans of a GPU overlap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    pub from: Timestamp,
+    pub until: Timestamp,
+    pub sample: Sample,
 }
 
 /// One moment, by two clocks.
@@ -77,8 +103,9 @@ impl Meter {
         Self { every, open: BTreeMap::new(), counted: BTreeMap::new(), floor, slots }
     }
 
-    /// Takes new samples, one of each GPU that has one.
-    pub fn look(&mut self, now: Moment, samples: Vec<Sample>) {
+    /// Takes new samples, one of each GPU that has one. The spans that it counted, and those in which nobody had the GPU.
+    pub fn look(&mut self, now: Moment, samples: Vec<Sample>) -> Vec<Span> {
+        let mut spans = Vec::new();
         let latest = self.counted.values().copied().max().unwrap_or_default().max(self.floor);
         if latest > now.fleet + BACK_MAX {
             (self.open, self.counted, self.floor) = Default::default();
@@ -94,21 +121,24 @@ impl Meter {
             .map(|(gpu, _)| gpu.clone())
             .collect();
         for gpu in old {
-            self.close(&gpu, now);
+            self.close(&gpu, now, &mut spans);
         }
         for sample in samples {
-            self.close(&sample.gpu, now);
+            self.close(&sample.gpu, now, &mut spans);
             self.open.insert(sample.gpu.clone(), (now, sample));
         }
         self.cut_where_full(now.fleet);
+        spans
     }
 
     /// Counts the last samples until now: the agent stops.
-    pub fn stop(&mut self, now: Moment) {
+    pub fn stop(&mut self, now: Moment) -> Vec<Span> {
+        let mut spans = Vec::new();
         let all: Vec<GpuUuid> = self.open.keys().cloned().collect();
         for gpu in all {
-            self.close(&gpu, now);
+            self.close(&gpu, now, &mut spans);
         }
+        spans
     }
 
     /// The slots in which nothing is counted any more, without those of `self`.
@@ -128,7 +158,7 @@ impl Meter {
     }
 
     /// Ends the last sample of a GPU.
-    fn close(&mut self, gpu: &GpuUuid, now: Moment) {
+    fn close(&mut self, gpu: &GpuUuid, now: Moment, spans: &mut Vec<Span>) {
         let Some((at, sample)) = self.open.remove(gpu) else { return };
         let passed = now.since_boot.saturating_sub(at.since_boot).as_millis();
         let length = Millis(u64::try_from(passed).unwrap_or(u64::MAX)).min(SAMPLE_MAX);
@@ -136,7 +166,12 @@ impl Meter {
         let counted = self.counted.entry(gpu.clone()).or_default();
         let mut from = at.fleet.max(*counted).max(self.floor);
         *counted = until.max(*counted);
-        let Some(holding) = &sample.holding else { return };
+        let Some(holding) = &sample.holding else {
+            if from < until {
+                spans.push(Span { from, until, sample });
+            }
+            return;
+        };
         while from < until {
             let slot = self.slot_at(from);
             from = from.max(slot.seen.from);
@@ -145,6 +180,7 @@ impl Meter {
             if part > Millis::ZERO {
                 count(slot, &sample, holding, part);
                 slot.through = slot.through.max(to);
+                spans.push(Span { from, until: to, sample: sample.clone() });
             }
             from = to;
         }

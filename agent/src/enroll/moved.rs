@@ -55,8 +55,10 @@ pub fn settle(state_dir: &Path, cluster: &ClusterId) -> Result<(), MovedError> {
         for name in OF_ONE_FLEET {
             remove(state_dir.join(name), |path| fs::remove_file(path))?;
         }
-        // Its holders are of the fleet that was left.
-        remove(state_dir.join(gpu_use::FOLDER), |path| fs::remove_dir_all(path))?;
+        // The holders in there are of the fleet that was left.
+        for folder in [gpu_use::FOLDER, gpu_use::MINUTES_FOLDER] {
+            remove(state_dir.join(folder), |path| fs::remove_dir_all(path))?;
+        }
     }
     Ok(state_file::replace(&marker, &Stored { v: VERSION, cluster: cluster.clone() })?)
 }
@@ -95,7 +97,7 @@ mod tests {
         join("first");
         assert!(!admits(at(1, 1)), "of the same fleet it is an old one");
         fs::write(&epochs, "").unwrap();
-        let used = dir.path().join(gpu_use::FOLDER);
+        let used = dir.path().join(gpu_use::MINUTES_FOLDER);
         fs::create_dir(&used).unwrap();
         fs::write(used.join("5.json"), "").unwrap();
         join("first");

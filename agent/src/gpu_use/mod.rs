@@ -3,9 +3,11 @@
 //!
 //! The inventory calls it with each look at the GPUs; it never asks the driver itself. What is counted now is stored once a
 //! minute and at the agent's end, so a power cut makes at most a minute unknown. What is over is kept until a controller has
-//! answered. Each part of an hour has one file, with GPUs and holders: no pids and no command lines.
+//! answered. Each part of an hour has one file, with GPUs and holders: no pids and no command lines. What each minute was
+//! like stays here, for 30 days (`minutes.rs`).
 
 mod idle;
+mod minutes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,20 +22,26 @@ use fleet_core::lease::LeaseHolder;
 use fleet_core::name::{GpuUuid, NodeName};
 use fleet_core::time::{Millis, Timestamp};
 use fleet_node::idle::Watch;
-use fleet_node::measured::{Holding, Meter, Moment, Sample, Slot, pause_of};
+use fleet_node::measured::{Details, Holding, Meter, Moment, Program, Sample, Slot, pause_of};
+use fleet_node::minutes::{MinuteRow, Minutes};
 use fleet_proto::transport::files;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use crate::ahead::Contact;
 use crate::attempts::Registry;
 use crate::chain::chain;
 use crate::clock;
-use crate::gpu::{DriverState, GpuSnapshot, GpuState};
+use crate::gpu::{DriverState, GpuSnapshot, GpuState, Telemetry};
 use crate::holders::Orders;
 use crate::idle::IdleNow;
 use crate::outbox::Outbox;
 use crate::state_file;
+
+pub(crate) use minutes::FOLDER as MINUTES_FOLDER;
+pub(crate) use minutes::Found;
+use minutes::{Files, MinutesError};
 
 /// In the state folder. A file is named by the beginning of what it holds, in milliseconds since 1970.
 pub(crate) const FOLDER: &str = "gpu-use";
@@ -44,6 +52,9 @@ const STORE_EVERY: Duration = Duration::from_secs(60);
 const UNDER_WAY_MAX: usize = 4;
 /// Files that are kept for controllers; of more, the oldest go.
 const FILES_MAX: usize = 5_000;
+/// Answers about minutes that are made at once; a day of a large node is some megabytes. Others wait, and the controller
+/// gives up after seconds.
+const READERS_MAX: usize = 2;
 
 /// What a look needs.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +68,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) orders: &'a Orders,
     /// Where the terminals look which windows are idle.
     pub(crate) idle: &'a IdleNow,
+    /// The programs on the GPUs, by pid.
+    pub(crate) programs: &'a BTreeMap<u32, Program>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -68,12 +81,19 @@ struct Stored {
 
 /// Handle on what is measured. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct GpuUses(Arc<Mutex<State>>);
+pub struct GpuUses {
+    state: Arc<Mutex<State>>,
+    /// Those that read the files of minutes.
+    readers: Arc<Semaphore>,
+}
 
 #[derive(Debug)]
 struct State {
     folder: PathBuf,
     meter: Meter,
+    /// The same for each minute, and the files of that.
+    minutes: Minutes,
+    files: Files,
     /// Which windows compute nothing. A new agent counts from its start.
     watch: Watch,
     /// The fleet's time.
@@ -91,6 +111,8 @@ struct State {
     stored_at: Instant,
     /// The log says that the disk takes nothing.
     warned: bool,
+    /// The same of the minutes.
+    minutes_warned: bool,
 }
 
 /// What is to be done on the disk.
@@ -98,6 +120,9 @@ struct State {
 struct Changes {
     write: Vec<Slot>,
     remove: Vec<Timestamp>,
+    /// Minutes that are over, and the fleet's time.
+    minutes: Vec<MinuteRow>,
+    now: Timestamp,
 }
 
 impl GpuUses {
@@ -114,6 +139,8 @@ impl GpuUses {
         let state = State {
             stored: slots.iter().map(|slot| (slot.seen.from, state_of(slot))).collect(),
             meter: Meter::resume(every, slots),
+            minutes: Minutes::default(),
+            files: Files::open(state_dir),
             watch: Watch::default(),
             pause: pause_of(node.as_str(), every),
             folder,
@@ -123,23 +150,29 @@ impl GpuUses {
             under_way: BTreeSet::new(),
             stored_at: Instant::now(),
             warned: false,
+            minutes_warned: false,
         };
-        Self(Arc::new(Mutex::new(state)))
+        Self { state: Arc::new(Mutex::new(state)), readers: Arc::new(Semaphore::new(READERS_MAX)) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts what is new in the snapshot, and reports what is over.
     pub(crate) async fn look(&self, parts: Parts<'_>) {
         let changes = self.state().look(parts);
-        if changes.write.is_empty() && changes.remove.is_empty() {
+        if changes.write.is_empty() && changes.remove.is_empty() && changes.minutes.is_empty() {
             return;
         }
-        let folder = self.state().folder.clone();
-        let Ok(failed) = spawn_blocking(move || changes.apply(&folder)).await else { return };
+        let (folder, files) = {
+            let state = self.state();
+            (state.folder.clone(), state.files.clone())
+        };
+        let applied = spawn_blocking(move || changes.apply(&folder, &files)).await;
+        let Ok(failed) = applied else { return };
         let mut state = self.state();
+        state.warn_of_minutes(failed.minutes);
         for from in failed.write {
             state.stored.remove(&from);
         }
@@ -158,14 +191,39 @@ impl GpuUses {
     /// Counts until now and stores it: the agent stops.
     pub(crate) fn stop(&self) {
         let mut state = self.state();
+        let mut changes = Changes::default();
         if let Some(now) = state.now() {
-            state.meter.stop(now);
+            let spans = state.meter.stop(now);
+            state.minutes.add(&spans);
+            changes.minutes = state.minutes.take_all();
+            changes.now = now.fleet;
         }
-        let write = state.meter.unfinished().to_vec();
-        let changes = Changes { write, remove: Vec::new() };
-        if let Some(error) = changes.apply(&state.folder).first {
+        changes.write = state.meter.unfinished().to_vec();
+        let failed = changes.apply(&state.folder, &state.files);
+        state.warn_of_minutes(failed.minutes);
+        if let Some(error) = failed.first {
             tracing::warn!(error = chain(&error), "what GPUs were used for is not stored");
         }
+    }
+
+    /// What a GPU did in each minute of a time, as far as this node knows.
+    ///
+    /// # Errors
+    ///
+    /// Where a file cannot be read.
+    pub(crate) async fn minutes(
+        &self,
+        gpu: GpuUuid,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> Result<Found, MinutesError> {
+        let _place = self.readers.acquire().await;
+        let (files, counting) = {
+            let state = self.state();
+            (state.files.clone(), state.minutes.unfinished().collect::<Vec<_>>())
+        };
+        let read = spawn_blocking(move || files.read(&gpu, from, until, counting)).await;
+        read.unwrap_or(Err(MinutesError::ThreadDied))
     }
 }
 
@@ -180,8 +238,10 @@ impl State {
         idle::look(&mut self.watch, parts, &samples, now.map(|now| now.fleet));
         // Without the fleet's time nobody knows which hour it is: what is held now stays unknown.
         let Some(now) = now else { return Changes::default() };
-        self.meter.look(now, samples);
-        let mut changes = Changes::default();
+        let spans = self.meter.look(now, samples);
+        self.minutes.add(&spans);
+        let minutes = self.minutes.take_finished(now.fleet);
+        let mut changes = Changes { minutes, now: now.fleet, ..Changes::default() };
         let finished = self.meter.take_finished(now.fleet);
         changes.write.extend(finished.iter().filter(|slot| self.is_new(slot)).cloned());
         self.waiting.extend(finished.into_iter().map(|slot| (slot.seen.from, slot)));
@@ -203,6 +263,15 @@ impl State {
         changes.remove = self.stored.keys().filter(|from| !kept(from)).copied().collect();
         self.stored.retain(|from, _| !changes.remove.contains(from));
         changes
+    }
+
+    /// One line until it works again.
+    fn warn_of_minutes(&mut self, failed: Option<MinutesError>) {
+        if let Some(error) = failed.as_ref().filter(|_| !self.minutes_warned) {
+            let error = chain(error);
+            tracing::warn!(error, "what GPUs did in each minute is not stored");
+        }
+        self.minutes_warned = failed.is_some();
     }
 
     /// Whether its file lacks something.
@@ -233,6 +302,7 @@ impl State {
                 utilization_percent,
                 occupied: telemetry.processes.value().is_some_and(|all| !all.is_empty()),
                 memory_used_bytes: telemetry.memory_used_bytes.value().copied().unwrap_or(0),
+                details: details(telemetry, parts.programs),
             });
         }
         samples
@@ -284,6 +354,15 @@ impl State {
     }
 }
 
+fn details(telemetry: &Telemetry, programs: &BTreeMap<u32, Program>) -> Details {
+    let processes = telemetry.processes.value().map_or(&[][..], Vec::as_slice);
+    Details {
+        power_milliwatts: telemetry.power_milliwatts.value().copied(),
+        temperature_celsius: telemetry.temperature_c.value().copied(),
+        processes: processes.iter().filter_map(|one| programs.get(&one.pid).cloned()).collect(),
+    }
+}
+
 fn state_of(slot: &Slot) -> (Timestamp, Timestamp) {
     (slot.through, slot.seen.until)
 }
@@ -307,8 +386,9 @@ fn holding(gpu: &GpuUuid, leases: &[DesiredLease], registry: &Registry) -> Optio
 
 impl Changes {
     /// Does all that can be done.
-    fn apply(self, folder: &Path) -> Failed {
-        let mut failed = Failed::default();
+    fn apply(self, folder: &Path, files: &Files) -> Failed {
+        let minutes = store_minutes(files, self.now, self.minutes);
+        let mut failed = Failed { minutes, ..Failed::default() };
         for slot in self.write {
             let from = slot.seen.from;
             let path = path_of(folder, from);
@@ -331,12 +411,26 @@ impl Changes {
     }
 }
 
+/// Why minutes were not stored, if they were not: then they are unknown.
+fn store_minutes(files: &Files, now: Timestamp, rows: Vec<MinuteRow>) -> Option<MinutesError> {
+    match files.append(now, rows) {
+        Ok(full) => {
+            for day in full {
+                tracing::warn!(day, "no room for what GPUs did in each minute of the day");
+            }
+            None
+        }
+        Err(error) => Some(error),
+    }
+}
+
 /// What could not be done on the disk; it is tried again.
 #[derive(Debug, Default)]
 struct Failed {
     write: Vec<Timestamp>,
     remove: Vec<Timestamp>,
     first: Option<ChangeError>,
+    minutes: Option<MinutesError>,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::gpu::Observed;
+use crate::gpu::{GpuProcess, Observed, ProcessKind};
 use fleet_core::command::Report;
 use fleet_core::ending::ReservationRules;
 use fleet_core::gpu_use::hour_of;
@@ -22,6 +22,7 @@ struct Node {
     orders: Orders,
     idle: IdleNow,
     sample: u64,
+    programs: BTreeMap<u32, Program>,
     dir: tempfile::TempDir,
 }
 
@@ -67,6 +68,7 @@ impl Node {
             orders: Orders::default(),
             idle: IdleNow::default(),
             sample: 0,
+            programs: BTreeMap::new(),
             dir,
         }
     }
@@ -85,10 +87,21 @@ impl Node {
         self.sample += 1;
         gpu.sampled_at = Some(Timestamp(self.sample));
         gpu.telemetry.utilization_percent = utilization;
+        if !self.programs.is_empty() {
+            let process = |pid: &u32| GpuProcess {
+                pid: *pid,
+                kind: ProcessKind::Compute,
+                memory_bytes: None,
+                started_ticks: None,
+            };
+            let processes = self.programs.keys().map(process).collect();
+            gpu.telemetry.processes = Observed::Value(processes);
+        }
         snapshot.gpus.push(gpu);
         let (registry, outbox) = (&self.registry, &self.outbox);
         let (leases, orders, idle) = (Some(&self.leases[..]), &self.orders, &self.idle);
-        let parts = Parts { snapshot: &snapshot, leases, registry, outbox, orders, idle };
+        let programs = &self.programs;
+        let parts = Parts { snapshot: &snapshot, leases, registry, outbox, orders, idle, programs };
         self.uses.look(parts).await;
     }
 
@@ -208,6 +221,40 @@ async fn what_the_disk_did_not_take_is_stored_later() {
     assert!(!node.uses.state().warned);
 }
 
+#[tokio::test]
+async fn the_minutes_of_two_agents_are_one_and_name_what_ran() {
+    let mut node = Node::at(HOUR);
+    let python = Program { uid: 1_000, name: "python3".to_owned() };
+    node.programs.insert(7, python.clone());
+    node.measure().await;
+    node.restart(HOUR + Millis::secs(30)).await;
+    node.measure().await;
+    node.restart(HOUR + Millis::secs(90)).await;
+    node.leases.clear();
+    node.measure().await;
+    let gpu = GpuState::of_tests(0).info.uuid;
+    let found = node.uses.minutes(gpu, HOUR, HOUR + Millis::hours(1)).await.unwrap();
+    let [held, foreign] = &found.rows[..] else { panic!("{found:?}") };
+    assert_eq!(held.holder, Some(LeaseHolder::Reservation(reservation())));
+    assert!(held.measured_ms >= Millis(40) && held.busy_ms == held.measured_ms, "{held:?}");
+    assert_eq!((&held.programs, held.utilization_percent()), (&vec![python.clone()], Some(70)));
+    // What is being counted is there as well.
+    assert_eq!((foreign.minute, &foreign.holder), (held.minute + 1, &None));
+    assert_eq!(foreign.programs, [python]);
+}
+
+#[tokio::test]
+async fn minutes_that_cannot_be_stored_stop_nothing_else() {
+    let mut node = Node::at(HOUR);
+    let folder = node.dir.path().join(MINUTES_FOLDER);
+    std::fs::remove_dir(&folder).unwrap();
+    std::fs::write(&folder, "no folder").unwrap();
+    node.measure().await;
+    node.uses.stop();
+    assert!(node.uses.state().minutes_warned);
+    assert_eq!(node.files(), 1, "the hour is stored");
+}
+
 #[test]
 fn an_agent_without_the_folder_starts() {
     let dir = tempfile::tempdir().unwrap();
@@ -221,7 +268,8 @@ fn a_file_that_cannot_be_read_is_left_and_the_others_are_read() {
     std::fs::write(dir.path().join("5.json"), "{").unwrap();
     let seen = NodeUse { from: HOUR, until: HOUR + Millis(1), rows: Vec::new() };
     let write = vec![Slot { seen, through: HOUR }];
-    Changes { write, remove: vec![Timestamp(7)] }.apply(dir.path());
+    let changes = Changes { write, remove: vec![Timestamp(7)], ..Changes::default() };
+    changes.apply(dir.path(), &Files::open(dir.path()));
     assert_eq!(read_all(dir.path()).len(), 1);
     assert!(dir.path().join("5.json").exists());
 }

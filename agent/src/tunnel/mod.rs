@@ -1,13 +1,15 @@
 //! Byte streams between a user and a job: the controller asks over the link, the agent calls back.
 //!
 //! - [`output`]: the log from its file, and standard input. [`exec`]: a further program in the container.
-//! - [`images`]: what is in the node's image store; the only stream that belongs to no job.
+//! - [`images`]: what is in the node's image store. [`gpu_minutes`]: what a GPU did minute by minute. These streams belong to
+//!   no job.
 //! - [`wake`]: notice of new output without polling.
 //!
 //! One task per stream. Nothing here blocks the shim: output is read from the log's files at the pace of
 //! who reads it. Streams use connections of their own, so that a slow one never holds up the link.
 
 mod exec;
+mod gpu_minutes;
 mod images;
 mod output;
 mod wake;
@@ -30,6 +32,7 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use crate::attempts::Registry;
+use crate::gpu_use::GpuUses;
 use fleet_image::ImageStore;
 
 pub use wake::{Wakes, WakesError};
@@ -86,6 +89,7 @@ pub struct Tunnels {
     wakes: Wakes,
     dialer: Dialer,
     images: Option<ImageStore>,
+    gpu_uses: Option<GpuUses>,
     /// By controller: a stream must reach the one that asked for it.
     connections: Arc<Mutex<HashMap<Address, Vec<Connection>>>>,
 }
@@ -105,12 +109,17 @@ impl Drop for Seat {
 
 impl Tunnels {
     pub fn new(registry: Registry, wakes: Wakes, dialer: Dialer) -> Self {
-        Self { registry, wakes, dialer, images: None, connections: Arc::default() }
+        Self { registry, wakes, dialer, images: None, gpu_uses: None, connections: Arc::default() }
     }
 
     /// The same for a node that has images.
     pub fn with_images(self, images: ImageStore) -> Self {
         Self { images: Some(images), ..self }
+    }
+
+    /// The same for a node that measures GPUs.
+    pub fn with_gpu_uses(self, gpu_uses: GpuUses) -> Self {
+        Self { gpu_uses: Some(gpu_uses), ..self }
     }
 
     /// Calls back and serves the stream, in a task of its own.
@@ -157,6 +166,7 @@ impl Tunnels {
         let mut from = FromUser(from);
         let served = match (AllocationId::parse(&open.allocation), open.purpose) {
             (_, Some(Purpose::Images(wish))) => self.images(wish, &to, &mut from).await,
+            (_, Some(Purpose::GpuMinutes(wish))) => self.gpu_minutes(wish, &to).await,
             (Ok(id), Some(Purpose::Output(wish))) => self.output(&id, wish, &to, &mut from).await,
             (Ok(id), Some(Purpose::Exec(wish))) => self.exec(&id, wish, &to, &mut from).await,
             (Err(error), _) => to.send(Frame::Error(error.to_string())).await,

@@ -322,7 +322,7 @@ pub(crate) struct GpuArgs {
 pub(crate) enum GpuVerb {
     /// List GPUs, who holds them, and their health
     List(GpuListArgs),
-    /// Show who had a GPU, from when to when
+    /// Show who had a GPU, and how busy it was each minute
     History(GpuHistoryArgs),
     /// Clear old fault marks from a GPU; admins only
     Clear(ClearArgs),
@@ -333,6 +333,12 @@ pub(crate) enum GpuVerb {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "With --on the picture below the list has a line for each hour and a character for each minute: how \
+    busy the GPU was. The GPU's node keeps this for 30 days and is asked. Minutes of which it has nothing are unknown, \
+    not idle. `--minutes -o json` prints all that is known of each minute. Names of processes are for their holder and \
+    admins."
+)]
 pub(crate) struct GpuHistoryArgs {
     /// The GPU: titan01:3
     #[arg(value_name = "GPU")]
@@ -346,6 +352,9 @@ pub(crate) struct GpuHistoryArgs {
     /// Until this time [default: now]
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     pub(crate) until: Option<String>,
+    /// Print each minute of the day: holder, use, memory, processes
+    #[arg(long, requires = "on")]
+    pub(crate) minutes: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

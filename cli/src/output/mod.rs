@@ -14,6 +14,8 @@ pub(crate) mod feed;
 mod fit;
 pub(crate) mod forecast;
 pub(crate) mod gpu;
+mod gpu_minute;
+pub(crate) mod gpu_picture;
 mod gpu_stay;
 pub(crate) mod held;
 pub(crate) mod image;

@@ -4,6 +4,7 @@ use fleet_proto::json::checkpoint::Checkpoint;
 use fleet_proto::json::feed::{Feed, NewFeed};
 use fleet_proto::json::forecast::JobForecast;
 use fleet_proto::json::gpu::Gpu;
+use fleet_proto::json::gpu_minute::GpuMinute;
 use fleet_proto::json::gpu_stay::GpuStay;
 use fleet_proto::json::held::held;
 use fleet_proto::json::image::Image;
@@ -257,6 +258,11 @@ fn what_one_holds_is_printed_as_agreed() {
 #[test]
 fn who_had_a_gpu_is_printed_as_agreed() {
     check("gpu-stays", &samples::gpu_stays().map(GpuStay::from));
+}
+
+#[test]
+fn what_a_gpu_did_is_printed_as_agreed() {
+    check("gpu-minutes", &samples::gpu_minutes().map(GpuMinute::from));
 }
 
 #[test]

@@ -31,6 +31,14 @@ pub(crate) fn columns() -> Option<usize> {
     said.parse().ok().filter(|columns| *columns > 0)
 }
 
+/// Whether the terminal shows more than ASCII, as the locale says.
+pub(crate) fn is_utf8() -> bool {
+    let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
+    let locale = locale.to_lowercase();
+    locale.ends_with("utf-8") || locale.ends_with("utf8")
+}
+
 /// The text in at most so many cells of the terminal, with `…` where something is missing.
 pub(crate) fn clipped(text: &str, width: usize) -> String {
     if text.width() <= width {

@@ -490,6 +490,7 @@ impl Fleet for Service {
         log_level(LogLevelRequest) -> LogLevelReply;
         list_checkpoints(ListCheckpointsRequest) -> ListCheckpointsResponse;
         get_gpu_history(GetGpuHistoryRequest) -> GpuHistory;
+        list_gpu_minutes(ListGpuMinutesRequest) -> GpuMinutes;
         get_usage(GetUsageRequest) -> Usage;
         import_reservations(ImportReservationsRequest) -> ImportReservationsResponse;
         undo_import(UndoImportRequest) -> UndoImportResponse;

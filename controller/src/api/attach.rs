@@ -332,7 +332,8 @@ impl Follow {
                         | Frame::StdinClosed(_)
                         | Frame::Resize(_)
                         | Frame::ExitCode(_)
-                        | Frame::Images(_) => {}
+                        | Frame::Images(_)
+                        | Frame::GpuMinutes(_) => {}
                     }
                 }
                 message = input.next(), if listening => {

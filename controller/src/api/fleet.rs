@@ -255,15 +255,18 @@ impl Fleet for FleetService {
         &self,
         request: Request<v1::GetGpuHistoryRequest>,
     ) -> Reply<v1::GpuHistory> {
-        self.0.callers.user(&request).await?;
-        self.0.newest().await?;
-        Ok(Response::new(self.0.gpu_history(request.get_ref()).await?))
+        self.0.get_gpu_history(request).await
+    }
+
+    async fn list_gpu_minutes(
+        &self,
+        request: Request<v1::ListGpuMinutesRequest>,
+    ) -> Reply<v1::GpuMinutes> {
+        self.0.list_gpu_minutes(request).await
     }
 
     async fn get_usage(&self, request: Request<v1::GetUsageRequest>) -> Reply<v1::Usage> {
-        self.0.callers.user(&request).await?;
-        self.0.newest().await?;
-        Ok(Response::new(self.0.usage(request.get_ref()).await?))
+        self.0.get_usage(request).await
     }
 
     async fn create_reservation(

@@ -10,7 +10,7 @@ use fleet_core::view::{Names, NamesAt};
 use fleet_core::{Event, Fsm, Rejection, Timestamp};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
-use tonic::Status;
+use tonic::{Request, Response, Status};
 
 use super::Context;
 use crate::audit::{PAGE_RECORDS_MAX, Query, RecordOrder};
@@ -42,6 +42,15 @@ struct Stay {
 }
 
 impl Context {
+    pub(super) async fn get_gpu_history(
+        &self,
+        request: Request<v1::GetGpuHistoryRequest>,
+    ) -> Result<Response<v1::GpuHistory>, Status> {
+        self.callers.user(&request).await?;
+        self.newest().await?;
+        Ok(Response::new(self.gpu_history(request.get_ref()).await?))
+    }
+
     /// The stays that touch the time from `from` to `until`, the oldest first.
     pub(super) async fn gpu_history(
         &self,
@@ -170,7 +179,7 @@ fn holders(fsm: &Fsm, gpu: &GpuUuid) -> Vec<Stay> {
     held.map(stay).collect()
 }
 
-fn owner_of(fsm: &Fsm, shown: &str) -> Option<String> {
+pub(super) fn owner_of(fsm: &Fsm, shown: &str) -> Option<String> {
     let job = JobId::parse(shown).ok().and_then(|id| Some(fsm.job(&id)?.owner.to_string()));
     let reservation =
         || Some(fsm.reservation(&ReservationId::parse(shown).ok()?)?.owner.to_string());

@@ -22,6 +22,7 @@ mod fleet;
 mod free;
 mod gpu_faults;
 mod gpu_history;
+mod gpu_minutes;
 mod images;
 mod import;
 mod in_use;

@@ -11,7 +11,7 @@ use fleet_core::{Rejection, Timestamp, Window};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
 use tokio::sync::Semaphore;
-use tonic::Status;
+use tonic::{Request, Response, Status};
 
 use super::Context;
 use crate::audit::{Added, STAYS_READ_MAX};
@@ -22,7 +22,16 @@ const REPORTS_MAX: usize = 2;
 static TURNS: Semaphore = Semaphore::const_new(REPORTS_MAX);
 
 impl Context {
-    pub(super) async fn usage(&self, request: &v1::GetUsageRequest) -> Result<v1::Usage, Status> {
+    pub(super) async fn get_usage(
+        &self,
+        request: Request<v1::GetUsageRequest>,
+    ) -> Result<Response<v1::Usage>, Status> {
+        self.callers.user(&request).await?;
+        self.newest().await?;
+        Ok(Response::new(self.usage(request.get_ref()).await?))
+    }
+
+    async fn usage(&self, request: &v1::GetUsageRequest) -> Result<v1::Usage, Status> {
         let now = self.clock.now();
         let question = question(request, now).map_err(|rejection| to_status(&rejection))?;
         let _turn = TURNS.acquire().await.map_err(|_| Status::internal("no report is made"))?;

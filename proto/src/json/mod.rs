@@ -12,6 +12,7 @@ pub mod controller;
 pub mod feed;
 pub mod forecast;
 pub mod gpu;
+pub mod gpu_minute;
 pub mod gpu_stay;
 pub mod held;
 pub mod image;

@@ -131,6 +131,7 @@ fn a_checkpoint_has_the_agreed_json() {
 
 #[test]
 fn a_stay_on_a_gpu_has_the_agreed_json() {
+    check("gpu-minutes", &samples::gpu_minutes().map(gpu_minute::GpuMinute::from));
     check("gpu-stays", &samples::gpu_stays().map(gpu_stay::GpuStay::from));
 }
 

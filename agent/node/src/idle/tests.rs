@@ -52,6 +52,7 @@ impl Node {
                     utilization_percent: curve(self.now)?,
                     occupied: self.occupied,
                     memory_used_bytes: 0,
+                    details: crate::measured::Details::default(),
                 })
             };
             let samples: Vec<Sample> = curves.iter().filter_map(sample).collect();

@@ -24,6 +24,7 @@ fn sample(number: u32, utilization_percent: u32) -> Sample {
         utilization_percent,
         occupied: true,
         memory_used_bytes: u64::from(utilization_percent),
+        details: Details::default(),
     }
 }
 

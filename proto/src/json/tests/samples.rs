@@ -583,6 +583,52 @@ pub(super) fn gpu_stays() -> [pb::GpuStay; 3] {
     [before, ended, still]
 }
 
+/// Minutes of a GPU: of a job that computes, of one that nobody measured, and of a GPU that nobody had.
+pub(super) fn gpu_minutes() -> [pb::GpuMinute; 3] {
+    let process = |uid, user: &str, name: &str| pb::GpuMinuteProcess {
+        uid,
+        user: user.to_owned(),
+        name: name.to_owned(),
+    };
+    let busy = pb::GpuMinute {
+        from_unix_ms: at(2),
+        holder: "job-4k7wq2".to_owned(),
+        reservation: "res-a".to_owned(),
+        owner: "ada".to_owned(),
+        measured_ms: 60_000,
+        busy_ms: 58_000,
+        occupied_ms: 60_000,
+        utilization_percent: Some(87),
+        memory_peak_bytes: Some(30 << 30),
+        power_watts: Some(241),
+        temperature_peak_celsius: Some(71),
+        processes: vec![process(1_000, "ada", "python3"), process(1_000, "ada", "nvcc")],
+        more_processes: 1,
+    };
+    let unknown = pb::GpuMinute {
+        from_unix_ms: at(3),
+        holder: "res-a".to_owned(),
+        owner: "ada".to_owned(),
+        ..pb::GpuMinute::default()
+    };
+    let nobody = pb::GpuMinute {
+        from_unix_ms: at(4),
+        holder: String::new(),
+        reservation: String::new(),
+        owner: String::new(),
+        measured_ms: 20_000,
+        busy_ms: 0,
+        occupied_ms: 20_000,
+        utilization_percent: Some(0),
+        power_watts: None,
+        temperature_peak_celsius: None,
+        processes: vec![process(0, "root", "nvtop")],
+        more_processes: 0,
+        ..busy.clone()
+    };
+    [busy, unknown, nobody]
+}
+
 /// Checkpoints: torn, whole, and of before they were numbered.
 pub(super) fn checkpoints() -> [pb::Checkpoint; 3] {
     let whole = pb::Checkpoint {
