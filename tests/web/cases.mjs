@@ -7,6 +7,7 @@ import assert from "node:assert/strict";
 
 import { Skipped, calendar, post } from "./browser.mjs";
 import { deciding } from "./deciding.mjs";
+import { minutes } from "./minutes.mjs";
 import { DAY, HOUR, freeSpot, dayOf, openDay, point, drag, book, ownBar, named, contrasts, largeFleet } from "./shared.mjs";
 
 const WAIT_MS = 10_000;
@@ -208,6 +209,7 @@ export const cases = {
   },
 
   ...deciding,
+  ...minutes,
 
   async "several-rows-are-one-block"(browser) {
     const page = await browser.open();

@@ -1,6 +1,6 @@
 // What the cases of the test of fleet's web page share.
 //
-// `cases.mjs` and `deciding.mjs` call it.
+// `cases.mjs`, `deciding.mjs` and `minutes.mjs` call it.
 
 import assert from "node:assert/strict";
 

@@ -37,6 +37,7 @@ const FILES: &[File] = &[
     file!("grid.js"),
     file!("live.js"),
     file!("login.js"),
+    file!("minutes.js"),
     file!("notices.js"),
     file!("output.js"),
     file!("question.js"),

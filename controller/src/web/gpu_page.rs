@@ -27,6 +27,7 @@ struct GpuPage {
     state: String,
     reason: Option<String>,
     uuid: String,
+    memory_bytes: u64,
     days: u64,
     /// The newest first.
     stays: Vec<Stay>,
@@ -88,6 +89,7 @@ pub(super) async fn gpu(
         state: gpu.state.word().to_owned(),
         reason,
         uuid: gpu.uuid,
+        memory_bytes: gpu.memory_bytes.unwrap_or(0),
         days: BACK.0 / Millis::days(1).0,
         stays: stays.collect(),
         complete_from: fleet_proto::json::values::time(complete_from).map(|at| at.to_string()),

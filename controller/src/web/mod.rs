@@ -14,6 +14,7 @@ mod events;
 mod feed;
 mod feed_text;
 mod fleet_page;
+mod gpu_minutes;
 mod gpu_page;
 mod listener;
 mod login;
@@ -49,9 +50,9 @@ use crate::pki::Keyring;
 const BODY_BYTES_MAX: usize = 16 * 1024;
 /// Windows of one browser that listen to events. A hidden one does not.
 const STREAMS_OF_SESSION_MAX: usize = 16;
-/// Outputs of jobs that are read at a time, of one browser and of all: each asks a node.
-const OUTPUTS_OF_SESSION_MAX: usize = 4;
-const OUTPUTS_MAX: usize = 64;
+/// Questions to nodes at a time, of one browser and of all: outputs of jobs, minutes of GPUs.
+const ASKING_OF_SESSION_MAX: usize = 4;
+const ASKING_MAX: usize = 64;
 /// How long a request may take, its body included. A stream of events has begun by then.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -65,8 +66,8 @@ pub(crate) struct Web {
     calendar: calendar::Cache,
     /// Streams of events, by session.
     streams: Arc<Slots<String>>,
-    /// Outputs that are read, by session.
-    outputs: Arc<Slots<String>>,
+    /// Questions to nodes, by session.
+    asking: Arc<Slots<String>>,
     /// Ends the streams of events at a stop.
     stop: CancellationToken,
 }
@@ -99,7 +100,7 @@ pub(crate) async fn run(bound: Option<Bound>, context: Context, stop: Cancellati
         feed_attempts: attempts::Attempts::default(),
         calendar: calendar::Cache::default(),
         streams: Slots::new(STREAMS_OF_SESSION_MAX, listener::CONNECTIONS_MAX),
-        outputs: Slots::new(OUTPUTS_OF_SESSION_MAX, OUTPUTS_MAX),
+        asking: Slots::new(ASKING_OF_SESSION_MAX, ASKING_MAX),
         stop: stop.clone(),
     });
     tracing::info!(%url, "web page served");
@@ -120,6 +121,7 @@ fn routes(web: Shared) -> Router {
         .route("/api/v1/reservations/{id}/approve", post(requests::approve))
         .route("/api/v1/reservations/{id}/deny", post(requests::deny))
         .route("/api/v1/jobs/{id}/output", get(output::output))
+        .route("/api/v1/gpus/{uuid}/minutes/{from}/{until}", get(gpu_minutes::minutes))
         .route("/api/v1/events", get(events::events))
         .route_layer(same_origin);
     Router::new()

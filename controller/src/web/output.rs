@@ -71,9 +71,8 @@ pub(super) async fn output(
     Path(id): Path<String>,
     LoggedIn { session, .. }: LoggedIn,
 ) -> Response {
-    let Some(_place) = web.outputs.take(session.0.clone()) else {
-        let problem =
-            "too many pages read the output of jobs now; close some, or try again in a few seconds";
+    let Some(_place) = web.asking.take(session.0.clone()) else {
+        let problem = "too many pages ask nodes now; close some, or try again in a few seconds";
         return answer::refused(&Status::resource_exhausted(problem));
     };
     match web.last_lines(&session, id).await {
