@@ -152,7 +152,10 @@ impl Web {
             let request = v1::GetApprovalEffectRequest { id: reservation.id.clone() };
             match ask!(self, &user.session, request, get_approval_effect) {
                 Ok(effect) => {
-                    requests.push(Request::of(reservation, EffectShown::Known(effect.into())));
+                    requests.push(Request::of(
+                        reservation,
+                        EffectShown::Known(ApprovalEffect::from(effect).into()),
+                    ));
                 }
                 // Somebody has decided since it was listed.
                 Err(status)
