@@ -2,14 +2,11 @@
 
 use std::pin::Pin;
 
-use fleet_core::authority::Stage;
+use fleet_core::Rejection;
 use fleet_core::command::{ClusterCommand, Command, NodeCommand, RebootCommand};
-use fleet_core::health::begins_nothing;
-use fleet_core::node::Node;
-use fleet_core::time::{Millis, Timestamp};
+use fleet_core::time::Timestamp;
 use fleet_core::view;
 use fleet_core::window::Enforcement;
-use fleet_core::{Fsm, Rejection};
 use fleet_proto::convert::freshness::{Freshness, may_be_stale};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::transport::limits::USER_MESSAGE_BYTES_MAX;
@@ -19,7 +16,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Context, unheard, views};
+use super::{Context, unheard, views, warnings};
 use crate::clock::Standing;
 use crate::raft::Fitness;
 use crate::self_check::judged;
@@ -691,11 +688,11 @@ impl Context {
             )),
         }
         warnings.extend(self.unfit_warnings());
-        warnings.extend(self.raft.read(restored_warning));
-        warnings.extend(self.raft.read(exchange_warning));
+        warnings.extend(self.raft.read(warnings::restored));
+        warnings.extend(self.raft.read(warnings::exchange));
         warnings.extend(self.raft.space_warnings());
-        warnings.extend(self.raft.read(shortages));
-        warnings.extend(self.raft.read(left_and_unwell));
+        warnings.extend(self.raft.read(warnings::shortages));
+        warnings.extend(self.raft.read(warnings::left_and_unwell));
         warnings.extend(self.raft.read(|fsm| unheard::warning(&self.sessions, fsm)));
         if let Some(freeze) = self.raft.read(|fsm| fsm.evictions_frozen().cloned()) {
             warnings.push(format!(
@@ -722,78 +719,4 @@ impl Context {
         let others = self.raft.members().voters.into_keys().filter(|id| *id != me);
         self.raft.fitness().why_it_stays().into_iter().chain(others.filter_map(unfit)).collect()
     }
-}
-
-/// Nodes that can begin nothing for want of room, and what helps.
-fn shortages(fsm: &Fsm) -> Vec<String> {
-    let of = |node: &Node| {
-        let lacking = node.conditions.iter().filter(|c| begins_nothing(c));
-        let name = node.name.clone();
-        lacking.map(move |c| format!("{name}: {}; {}", c.reason, c.message)).collect::<Vec<_>>()
-    };
-    let mut all: Vec<String> = fsm.nodes().values().flat_map(of).collect();
-    let more = all.len().saturating_sub(SHORTAGES_SAID_MAX);
-    all.truncate(SHORTAGES_SAID_MAX);
-    if more > 0 {
-        all.push(format!("{more} more nodes take no new work; `fleet node list` shows them"));
-    }
-    all
-}
-
-/// Nodes that are drained and not empty, GPUs that are not well under a job: the table shows only who has them.
-fn left_and_unwell(fsm: &Fsm) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let left = view::attention::emptying(fsm);
-    if !left.named.is_empty() {
-        warnings.push(format!("draining, not empty yet: {left}"));
-    }
-    let unwell = view::attention::unwell_under_jobs(fsm);
-    if !unwell.named.is_empty() {
-        warnings.push(format!("{unwell}; `fleet gpu list -o wide` shows more"));
-    }
-    warnings
-}
-
-/// Nodes named in the warnings for want of room.
-const SHORTAGES_SAID_MAX: usize = 8;
-
-/// How long after a restore it is still told that there was one.
-const RESTORED_SAID: Millis = Millis::days(7);
-
-/// What a restore from a backup has left to be known or done.
-fn restored_warning(fsm: &Fsm) -> Option<String> {
-    let restored = fsm.restored()?;
-    let waiting: Vec<&str> = fsm.uncounted().map(|name| name.as_str()).collect();
-    if waiting.is_empty() && fsm.now().since(restored.at) > RESTORED_SAID {
-        return None;
-    }
-    let mut text = format!(
-        "restored from a backup (incarnation {}): {} attempts were found on nodes and continue, {} reservations made after the backup are lost (`fleet reservation list --all` names them)",
-        fsm.incarnation(),
-        restored.adopted,
-        restored.reservations_lost
-    );
-    if !waiting.is_empty() {
-        text.push_str(&format!(
-            "; nothing goes to {} before their agents have said what runs there, and jobs from before wait for all of them",
-            waiting.join(", ")
-        ));
-    }
-    Some(text)
-}
-
-/// How far an exchange of the certificate authority is; `None` if none is under way.
-fn exchange_warning(fsm: &Fsm) -> Option<String> {
-    let rotation = fsm.authorities().rotation.as_ref()?;
-    let waiting = fsm.waiting_in_rotation();
-    let (stage, nodes, users) =
-        (rotation.stage.word(), waiting.nodes.len(), waiting.user_certificates);
-    let for_whom = match rotation.stage {
-        Stage::Spreading => "waits for all controllers to hold the new key".to_owned(),
-        Stage::Moving => format!("waits for nodes ({nodes}) and users' certificates ({users})"),
-    };
-    Some(format!(
-        "the certificate authority is being exchanged, by {}: {stage}, {for_whom}; see `fleet controller ca status`",
-        rotation.by
-    ))
 }

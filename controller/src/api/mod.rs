@@ -47,6 +47,7 @@ mod trial;
 mod unheard;
 mod usage;
 mod views;
+mod warnings;
 mod writes;
 
 use std::path::Path;
