@@ -150,6 +150,10 @@ impl Failure {
                 failure.details.extend(at.map(|at| format!("changed {}", clock.second(at.0))));
                 failure.hint = Some(format!("see what changed: fleet why {id}"));
             }
+            Rejection::OfferOver { id, ended_at } => {
+                failure.message = offer_over(id, &clock.day_and_minute(ended_at.0));
+                failure.hint = Some(format!("see when the next offer may come: fleet why {id}"));
+            }
             Rejection::RequestTooOld { made_at_ms, now_ms } => {
                 failure.message = format!(
                     "this machine's clock says {}, the fleet's {}: too far apart",
@@ -317,6 +321,10 @@ fn gpus(count: usize) -> String {
     if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
 }
 
+fn offer_over(id: &str, at: &str) -> String {
+    format!("the offer of {id} ended at {at}; {id} keeps its place on the waiting list")
+}
+
 fn exit_of_rejection(rejection: &Rejection) -> Exit {
     match rejection {
         Rejection::AboveLimit { why } => exit_of_rejection(why),
@@ -331,6 +339,7 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         | Rejection::IdTaken { .. }
         | Rejection::ChangedSince { .. }
         | Rejection::NotChangeable { .. }
+        | Rejection::OfferOver { .. }
         | Rejection::NotRunning { .. }
         | Rejection::NoCheckpoints { .. }
         | Rejection::NotRestartable { .. }

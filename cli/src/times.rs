@@ -4,6 +4,7 @@
 //! is pure: now and the zone are passed in. An instant that the clocks skip is refused, never moved
 //! silently; of one that occurs twice the first is taken, and [`typed`] says so.
 
+mod open_hours;
 mod past;
 mod typed;
 
@@ -14,6 +15,7 @@ use jiff::civil::{Date, DateTime, Time, Weekday};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Span, Timestamp};
 
+pub(crate) use open_hours::OpenHours;
 pub(crate) use past::{parse_month, parse_past, parse_past_day};
 pub(crate) use typed::{Edge, Taken, across_a_change, read_when};
 

@@ -23,6 +23,7 @@ use crate::limits::ReservationLimits;
 use crate::name::{GpuUuid, GroupName, NodeName, ProjectName, UserName};
 use crate::node::Liveness;
 use crate::notice::NoticeEvent;
+use crate::offer::OfferEvent;
 use crate::preemption::PreemptionEvent;
 use crate::project::Project;
 use crate::reservation::{Edit, GpuRequest, WaitOverWhy};
@@ -665,5 +666,7 @@ pub enum Event {
     /// Boxed: it may name GPUs.
     Risk(Box<RiskEvent>),
     Approval(Box<ApprovalEvent>),
+    /// Boxed: it may name GPUs.
+    Offer(Box<OfferEvent>),
     Notice(NoticeEvent),
 }

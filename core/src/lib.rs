@@ -39,6 +39,7 @@ pub mod limits;
 pub mod name;
 pub mod node;
 pub mod notice;
+pub mod offer;
 pub mod people;
 pub mod preemption;
 pub mod project;

@@ -81,6 +81,9 @@ pub enum Rejection {
     /// This part of an object stays as it is.
     #[error("{id}: {why}")]
     NotChangeable { id: String, why: String },
+    /// The offer that somebody answers ended before.
+    #[error("the offer of {id} is over; the reservation keeps its place on the waiting list")]
+    OfferOver { id: String, ended_at: Timestamp },
     /// Only a running job can do that.
     #[error("{id} is not running: it is {state}")]
     NotRunning { id: String, state: String },
@@ -186,6 +189,7 @@ impl Rejection {
             Rejection::IdTaken { .. } => "id_taken",
             Rejection::ChangedSince { .. } => "changed_since",
             Rejection::NotChangeable { .. } => "not_changeable",
+            Rejection::OfferOver { .. } => "offer_over",
             Rejection::NotRunning { .. } => "not_running",
             Rejection::NoCheckpoints { .. } => "no_checkpoints",
             Rejection::NotRestartable { .. } => "not_restartable",

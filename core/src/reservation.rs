@@ -46,6 +46,11 @@ pub struct GpuRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReservationState {
+    /// On the waiting list: its owner has to accept the place before then. Its agent does not know of it. All that
+    /// changes such a reservation waits until it is accepted.
+    Offered {
+        until: Timestamp,
+    },
     /// Its window has not begun, or the GPUs are not empty yet.
     Scheduled,
     /// It holds a lease.
@@ -54,6 +59,19 @@ pub enum ReservationState {
     Ending,
     Ended,
     Cancelled,
+}
+
+impl ReservationState {
+    /// Whether it has GPUs from its start on and has not begun.
+    pub fn is_ahead(&self) -> bool {
+        match self {
+            ReservationState::Offered { .. } | ReservationState::Scheduled => true,
+            ReservationState::Active
+            | ReservationState::Ending
+            | ReservationState::Ended
+            | ReservationState::Cancelled => false,
+        }
+    }
 }
 
 /// GPUs of one node, promised to an owner for a window.
@@ -139,6 +157,10 @@ pub enum WaitOverWhy {
     },
     /// It is above a limit, and nobody had approved it by its latest start.
     NotApproved,
+    /// None of its offers was accepted.
+    NotAccepted {
+        offers: u32,
+    },
 }
 
 /// What the reservations of a series share. Each one carries it, so that a series is there as long as one of them is.
@@ -260,12 +282,25 @@ impl Reservation {
         matches!(self.pair.as_deref(), Some(Pair::StandsInFor(_)))
     }
 
+    /// Until when its owner may accept it, if it is offered.
+    pub fn offered_until(&self) -> Option<Timestamp> {
+        match self.state {
+            ReservationState::Offered { until } => Some(until),
+            ReservationState::Scheduled
+            | ReservationState::Active
+            | ReservationState::Ending
+            | ReservationState::Ended
+            | ReservationState::Cancelled => None,
+        }
+    }
+
     /// Whether it still claims its GPUs.
     pub fn is_open(&self) -> bool {
         match self.state {
-            ReservationState::Scheduled | ReservationState::Active | ReservationState::Ending => {
-                true
-            }
+            ReservationState::Offered { .. }
+            | ReservationState::Scheduled
+            | ReservationState::Active
+            | ReservationState::Ending => true,
             ReservationState::Ended | ReservationState::Cancelled => false,
         }
     }

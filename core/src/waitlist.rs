@@ -13,6 +13,7 @@ use crate::approval::Approval;
 use crate::command::CreateReservation;
 use crate::id::ReservationId;
 use crate::name::UserName;
+use crate::offer::OfferTerms;
 use crate::reservation::WaitOverWhy;
 use crate::time::{Millis, Timestamp};
 
@@ -43,12 +44,35 @@ pub struct Waiter {
     /// It is above a limit: somebody has to approve it before it is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Box<Approval>>,
+    /// Its places are offered. With a place, that is an open offer: once it is accepted there are no terms any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offer: Option<Box<OfferTerms>>,
 }
 
 impl Waiter {
     /// It waits for approval. Until then it is not served, and holds nothing.
     pub fn asks(&self) -> bool {
         self.approval.as_ref().is_some_and(|approval| approval.given_by.is_none())
+    }
+
+    /// Its place is offered. Until somebody answers, it is not served.
+    pub fn has_open_offer(&self) -> bool {
+        self.offer.is_some() && self.placed.is_some()
+    }
+
+    /// Whether jobs of lower classes may leave for it. None leaves for what its owner may decline.
+    pub(crate) fn makes_jobs_leave(&self) -> bool {
+        !self.asks() && self.offer.is_none()
+    }
+
+    /// Why it has got no place, once its latest start has passed.
+    pub(crate) fn too_late(&self) -> WaitOverWhy {
+        let declined = self.offer.as_ref().map_or(0, |terms| terms.declined());
+        match (self.asks(), declined) {
+            (true, _) => WaitOverWhy::NotApproved,
+            (false, 0) => WaitOverWhy::TooLate,
+            (false, offers) => WaitOverWhy::NotAccepted { offers },
+        }
     }
 
     /// Whose limits count: nobody's for one that was approved.
@@ -108,6 +132,11 @@ impl Waitlist {
     /// Those that have no place yet, also those that wait for approval.
     pub fn without_place(&self) -> impl Iterator<Item = &Waiter> {
         self.waiters.values().filter(|waiter| waiter.placed.is_none())
+    }
+
+    /// Those of which the place is offered.
+    pub(crate) fn offered(&self) -> impl Iterator<Item = (u64, &Waiter)> {
+        self.all().filter(|(_, waiter)| waiter.has_open_offer())
     }
 
     /// Whether nobody is served, because nobody is on the list or all of them wait for approval.
@@ -191,6 +220,24 @@ impl Waitlist {
         if let Some(waiter) = self.waiters.get_mut(&order) {
             waiter.placed = Some(start);
         }
+    }
+
+    /// Its offer was accepted: the place that it has is its own.
+    pub(crate) fn accept(&mut self, order: u64) {
+        if let Some(waiter) = self.waiters.get_mut(&order) {
+            waiter.offer = None;
+        }
+    }
+
+    /// Its offer ended and it has no place any more; with the time where that counts. Says how many were not accepted.
+    pub(crate) fn end_offer(&mut self, order: u64, counts_at: Option<Timestamp>) -> u32 {
+        let Some(waiter) = self.waiters.get_mut(&order) else { return 0 };
+        waiter.placed = None;
+        let Some(terms) = &mut waiter.offer else { return 0 };
+        if let Some(at) = counts_at {
+            terms.was_not_accepted(at);
+        }
+        terms.declined()
     }
 
     /// `by` gives it to somebody else, and stands for it from now on.

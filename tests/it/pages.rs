@@ -267,6 +267,7 @@ fn reservations(typist: &Typist<'_>) -> Result<()> {
     series(typist)?;
     several_nodes(typist)?;
     waiting(typist)?;
+    offers(typist)?;
     approval(typist)
 }
 
@@ -325,6 +326,23 @@ fn waiting(typist: &Typist<'_>) -> Result<()> {
         typist.lab.output(&["release", "--yes", made.stdout.trim()])?;
     }
     Ok(())
+}
+
+/// At any time of the day: tests run at night too.
+fn offers(typist: &Typist<'_>) -> Result<()> {
+    typist.call(
+        "-G 4 -t 1d --wait 3d --offer --detach",
+        "-G 1 -t 1d --wait 3d --offer 0-24 --detach",
+    );
+    typist.call("-G 4 -t 1d --wait 3d --offer 9-18", "-G 1 -t 1d --wait 3d --offer 0-24");
+    let first = typist.run("fleet reserve -G 4 -t 1d --wait 3d --offer --detach")?;
+    let second = typist.run("fleet reserve -G 4 -t 1d --wait 3d --offer 9-18 --detach")?;
+    typist.call("accept res-5wd8qn", &format!("accept {}", first.stdout.trim()));
+    typist.call("decline res-5wd8qn", &format!("decline {}", second.stdout.trim()));
+    typist.run("fleet reservation accept res-5wd8qn")?;
+    typist.run("fleet reservation decline res-5wd8qn")?;
+    let both = [first.stdout.trim(), second.stdout.trim()];
+    typist.lab.output(&["release", "--yes", both[0], both[1]]).map(drop)
 }
 
 fn series(typist: &Typist<'_>) -> Result<()> {

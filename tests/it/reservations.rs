@@ -28,6 +28,7 @@ fn windows_and_their_ends() -> Result<()> {
     steps.step("others cannot touch it", || others(&lab));
     steps.step("members of a group with limits are held to them", || limits(&lab));
     steps.step("above a limit somebody approves", || approval(&lab));
+    steps.step("what is offered is its owner's once it is accepted", || offers(&lab));
     steps.step("a spreadsheet is taken over whole, or not at all", || spreadsheet(&lab));
     steps.step("a series is reserved whole, or not at all, and released in parts", || series(&lab));
     steps.step("GPUs of several nodes are reserved together, or none", || several_nodes(&lab));
@@ -491,6 +492,47 @@ fn approval(lab: &Lab) -> Result<()> {
     lab.run_as_nobody(&["release", &id])?.ok()?;
     lab.output(&["reservation", "approvers", "--remove-member", "nobody"])?;
     lab.output(&["reservation", "limits", "*", "--remove"])?;
+    lab.gpus_free(4, SOON)
+}
+
+fn offers(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    let shown = |id: &str| lab.json(&["reservation", "show", id]);
+    let reserve = |more: &[&str]| {
+        lab.run_as_nobody(&[&["reserve", "-G", "1", "-t", "1h", "-d"], more].concat())
+    };
+    reserve(&["--offer", "0-24"])?.fails(2, &["--wait"])?;
+    reserve(&["--wait", "1h", "--offer", "22"])?.fails(2, &["8-22"])?;
+    reserve(&["--wait", "4m", "--offer", "0-24"])?.fails(2, &["--offer", "leave no time"])?;
+    let offered = reserve(&["--wait", "1d", "--offer", "0-24"])?;
+    for said in
+        ["Offers may come at any time", "is offered to you until", "fleet reservation accept"]
+    {
+        ensure!(offered.stderr.contains(said), "{said}: {offered:?}");
+    }
+    let id = offered.ok()?.trim().to_owned();
+    let offer = shown(&id)?;
+    ensure!(offer["state"] == "offered" && !offer["offer"]["until"].is_null(), "{offer}");
+    lab.run_as_nobody(&["extend", &id, "-t", "1h"])?.fails(5, &["fleet reservation accept"])?;
+    lab.run_as_nobody(&["reservation", "accept", &id])?.ok()?;
+    reservation_in(lab, &id, "active", SOON)?;
+    lab.run_as_nobody(&["reservation", "accept", &id])?.ok()?;
+    lab.run_as_nobody(&["reservation", "decline", &id])?.fails(5, &["fleet release"])?;
+    // Somebody else's, so that nobody may answer it.
+    let other =
+        lab.output(&["reserve", "-G", "1", "-t", "1h", "-d", "--wait", "1d", "--offer", "0-24"])?;
+    let other = other.trim();
+    lab.run_as_nobody(&["reservation", "accept", other])?.fails(4, &["root or an admin"])?;
+    lab.run_as_nobody(&["reservation", "decline", other])?.fails(4, &["root or an admin"])?;
+    lab.output(&["reservation", "decline", other])?;
+    let declined = shown(other)?;
+    ensure!(declined["state"] == "waiting" && declined["offer"]["declined"] == 1, "{declined}");
+    lab.run(&["reservation", "accept", other])?.fails(5, &["ended at", "keeps its place"])?;
+    let story = lab.output(&["why", other])?;
+    for told in ["offered to root", "offer declined by root"] {
+        ensure!(story.contains(told), "{story}");
+    }
+    lab.output(&["release", "--yes", &id, other])?;
     lab.gpus_free(4, SOON)
 }
 

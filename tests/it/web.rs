@@ -47,6 +47,7 @@ fn a_browser_shows_and_decides_what_its_user_may() -> Result<()> {
     steps.step("who may decide about a request does so in a browser, and nobody else", || {
         decided(&lab)
     });
+    steps.step("an offer is accepted or declined in its owner's browser", || answered(&lab));
     steps.step("output is for those who may read it", || not_for_others(&lab));
     lab.conclude(steps)
 }
@@ -189,6 +190,31 @@ fn reserve(lab: &Lab) -> Result<()> {
         let page = browser.get(path)?;
         ensure!(page.status == 404 || page.status == 400, "{path}: {}", page.status);
     }
+    Ok(())
+}
+
+fn answered(lab: &Lab) -> Result<()> {
+    let [admin, owner] = admin_and_nobody(lab)?;
+    let wait = || {
+        let words = ["reserve", "-G", "1", "-t", "1h", "-d", "--wait", "1d", "--offer", "0-24"];
+        Ok::<_, anyhow::Error>(lab.run_as_nobody(&words)?.ok()?.trim().to_owned())
+    };
+    let (first, second) = (wait()?, wait()?);
+    let button = |id: &str| format!("data-accept=\"{id}\"");
+    wait::until("both are offered", SOON, POLL_COMMAND, || {
+        let mine = owner.get("/mine")?.body;
+        Ok([&first, &second].iter().all(|id| mine.contains(&button(id))).then_some(()))
+    })?;
+    ensure!(!admin.get("/mine")?.body.contains("data-accept"));
+    let path = |id: &str, what: &str| format!("/api/v1/reservations/{id}/{what}");
+    let strange = owner.coming_from(Some("https://evil.example"));
+    ensure!(strange.post(&path(&first, "accept"), &json!({}))?.refused(403)? == "denied");
+    let accepted = owner.post(&path(&first, "accept"), &json!({}))?.json(200)?;
+    ensure!(accepted["state"] == "active" || accepted["state"] == "scheduled", "{accepted}");
+    let declined = owner.post(&path(&second, "decline"), &json!({}))?.json(200)?;
+    ensure!(declined["state"] == "waiting", "{declined}");
+    ensure!(owner.post(&path(&second, "accept"), &json!({}))?.refused(409)? == "offer_over");
+    lab.run_as_nobody(&["release", "--yes", &first, &second])?.ok()?;
     Ok(())
 }
 

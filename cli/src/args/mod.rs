@@ -82,11 +82,11 @@ pub(crate) use project::{
     ProjectSetArgs, ProjectShowArgs, ProjectVerb, ShareArgs,
 };
 pub(crate) use reservation::{
-    Adopted, AtEnd, CalendarArgs, CalendarShowArgs, ExtendArgs, ReleaseArgs,
-    ReservationApproveArgs, ReservationApproversArgs, ReservationArgs, ReservationDenyArgs,
-    ReservationExportArgs, ReservationImportArgs, ReservationLimitsArgs, ReservationListArgs,
-    ReservationRulesArgs, ReservationSetArgs, ReservationShowArgs, ReservationVerb, ReserveArgs,
-    SshArgs, WishArgs,
+    Adopted, AtEnd, CalendarArgs, CalendarShowArgs, ExtendArgs, ReleaseArgs, ReservationAcceptArgs,
+    ReservationApproveArgs, ReservationApproversArgs, ReservationArgs, ReservationDeclineArgs,
+    ReservationDenyArgs, ReservationExportArgs, ReservationImportArgs, ReservationLimitsArgs,
+    ReservationListArgs, ReservationRulesArgs, ReservationSetArgs, ReservationShowArgs,
+    ReservationVerb, ReserveArgs, SshArgs, WishArgs,
 };
 pub(crate) use run::{AttachArgs, CpArgs, ExecArgs, RunArgs};
 pub(crate) use series::SeriesArgs;

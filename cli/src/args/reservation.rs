@@ -9,6 +9,7 @@ use super::series::SeriesArgs;
 use crate::consent::{Consent, NewUsers};
 use crate::gpu_wish::GpuWish;
 use crate::spreadsheet::DateOrder;
+use crate::times::OpenHours;
 
 /// Most nodes of which one command reserves GPUs.
 const NODES_AT_ONCE_MAX: i64 = fleet_core::reservation::NODES_AT_ONCE_MAX as i64;
@@ -77,6 +78,7 @@ impl AtEnd {
     fleet reserve --gpu titan01:3 --until 18:00\n  \
     fleet reserve -N 2 -G v100:8 -t 4h\n  \
     fleet reserve -G 2 -t 4h --wait 12h --detach\n  \
+    fleet reserve -G 4 -t 1d --wait 3d --offer 8-22\n  \
     fleet reserve -G v100:8 -t 10d --ask \"the deadline on December 1\"\n  \
     fleet reserve --adopt all -t 2d\n  \
     fleet reserve -G 2 --from \"mon 10:00\" -t 2h --every weekly --times 12")]
@@ -110,6 +112,10 @@ pub(crate) struct ReserveArgs {
     /// command ends; `fleet release` takes it off
     #[arg(long, value_name = "LENGTH", conflicts_with = "until")]
     pub(crate) wait: Option<String>,
+    /// With --wait: offer free GPUs instead of taking them, between these hours. Each offer is open for
+    /// 30 minutes; accept it with `fleet reservation accept` [default: 8-22]
+    #[arg(long, value_name = "HOURS", requires = "wait", num_args = 0..=1, default_missing_value = "8-22")]
+    pub(crate) offer: Option<OpenHours>,
     /// With --wait or --ask: return at once
     #[arg(short, long, requires = "waits")]
     pub(crate) detach: bool,
@@ -218,12 +224,46 @@ pub(crate) enum ReservationVerb {
     Rules(ReservationRulesArgs),
     /// Show how much people may reserve, or change it for a Unix group (admins only)
     Limits(ReservationLimitsArgs),
+    /// Accept GPUs that are offered to a reservation on the waiting list
+    Accept(ReservationAcceptArgs),
+    /// Decline GPUs that are offered to a reservation; it stays on the waiting list
+    Decline(ReservationDeclineArgs),
     /// Approve reservations above a limit (approvers and admins only)
     Approve(ReservationApproveArgs),
     /// Deny a reservation above a limit (approvers and admins only)
     Deny(ReservationDenyArgs),
     /// Show who may approve reservations above a limit, or change who may (admins only)
     Approvers(ReservationApproversArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "`fleet reserve --wait LENGTH --offer` asks for offers. An accepted reservation starts earlier if it can.\n\n\
+    Examples:\n  \
+    fleet reservation accept res-k3v9"
+)]
+pub(crate) struct ReservationAcceptArgs {
+    /// The reservations
+    #[arg(required = true, value_name = "RESERVATION")]
+    pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The reservation keeps its place on the waiting list. The next offer comes 4 hours later at the earliest; \
+    after 3 offers that you did not accept, the reservation is off the list. To take it off the list at once, \
+    use `fleet release`.\n\n\
+    Examples:\n  \
+    fleet reservation decline res-k3v9"
+)]
+pub(crate) struct ReservationDeclineArgs {
+    /// The reservations
+    #[arg(required = true, value_name = "RESERVATION")]
+    pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

@@ -294,6 +294,7 @@ fn request(line: &SheetLine, gpus: GpuWish) -> CreateReservationRequest {
         wait_ms: 0,
         ask_reason: String::new(),
         ask_wait_ms: 0,
+        offer: None,
     }
 }
 

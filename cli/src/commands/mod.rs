@@ -37,6 +37,7 @@ mod members;
 mod node;
 mod nodes_without_gpus;
 mod notify;
+mod offer;
 mod operations;
 mod progress;
 mod project;
@@ -345,6 +346,8 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(ReservationVerb::Export(args)) => reservation::export(context, &args).await,
             Some(ReservationVerb::Rules(args)) => reservation::rules(context, &args).await,
             Some(ReservationVerb::Limits(args)) => limits::run(context, &args).await,
+            Some(ReservationVerb::Accept(args)) => offer::accept(context, &args).await,
+            Some(ReservationVerb::Decline(args)) => offer::decline(context, &args).await,
             Some(ReservationVerb::Approve(args)) => approval::approve(context, &args).await,
             Some(ReservationVerb::Deny(args)) => approval::deny(context, &args).await,
             Some(ReservationVerb::Approvers(args)) => approval::approvers(context, &args).await,

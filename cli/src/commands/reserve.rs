@@ -1,10 +1,11 @@
 //! `reserve`: GPUs for a window, or who holds them and when they become available.
 
 use fleet_core::Rejection;
+use fleet_core::offer::OFFER_OPEN;
 use fleet_core::rejection::Slot;
 use fleet_core::view::ReservationShown;
 use fleet_proto::json::reservation::Reservation;
-use fleet_proto::v1::{Adoption, CreateReservationRequest, GpuWish};
+use fleet_proto::v1::{Adoption, CreateReservationRequest, GpuWish, OfferTerms, QuietWindow};
 
 use super::{Context, gpu, nodes_without_gpus, waitlist};
 use crate::args::{Adopted, AtEnd, ReserveArgs, WishArgs};
@@ -13,7 +14,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::reservation::window_shown;
 use crate::output::text::{print, say};
-use crate::times::{Clock, Edge, When, across_a_change, typed_length};
+use crate::times::{Clock, Edge, OpenHours, When, across_a_change, typed_length};
 
 /// How long a reservation is when nothing is said.
 pub(super) const LENGTH_DEFAULT_MS: u64 = 8 * 3_600_000;
@@ -49,7 +50,10 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     }
     // Nobody approves it in the same second.
     let ask_wait_ms = if starts_now && wait_ms == 0 { APPROVED_WITHIN_MS } else { wait_ms };
-    let waits = Waits { wait_ms, ask_wait_ms };
+    let starts_ms = window.from.unix_ms().max(context.clock.now_ms());
+    let asked_ms = if args.ask.is_some() { ask_wait_ms } else { wait_ms };
+    let offer = args.offer.map(|open| terms(&context.clock, open, starts_ms + asked_ms));
+    let waits = Waits { wait_ms, ask_wait_ms, offer };
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let gpus = match &adopts {
         None => Gpus::Wished(gpu::wish(&client, &args.wish).await?),
@@ -57,7 +61,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     };
     let mut new_users = args.new_users.yes;
     let made = loop {
-        match create(&client, args, gpus.clone(), (&window, waits), new_users).await {
+        match create(&client, args, gpus.clone(), (&window, &waits), new_users).await {
             Ok(reservation) => break reservation,
             Err(failure) if failure.names_unknown_users() && !new_users => {
                 args.new_users.ask(failure)?;
@@ -74,6 +78,9 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
             }
         }
     };
+    if let Some(open) = args.offer {
+        say(&offers_said(open));
+    }
     let asks = made.state.is(ReservationShown::Requested);
     let reservation = match wait_ms {
         0 if !asks => made,
@@ -82,7 +89,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
             waitlist::wait(context, &client, made, watched).await?
         }
     };
-    let waits = [ReservationShown::Waiting, ReservationShown::Requested];
+    let waits = [ReservationShown::Waiting, ReservationShown::Requested, ReservationShown::Offered];
     if waits.into_iter().any(|state| reservation.state.is(state)) {
         print(&printer.changed(&[reservation], |r| &r.id)?)?;
         return Ok(Exit::Done);
@@ -199,17 +206,31 @@ impl Window {
 }
 
 /// How much later than its start it may begin: in any case, and if it waits for approval.
-#[derive(Clone, Copy)]
 struct Waits {
     wait_ms: u64,
     ask_wait_ms: u64,
+    offer: Option<OfferTerms>,
+}
+
+/// When no offer may be open, from now to the latest start.
+fn terms(clock: &Clock, open: OpenHours, latest_ms: u64) -> OfferTerms {
+    let quiet = open.quiet(clock.now_ms(), latest_ms, clock.zone());
+    let window =
+        |(starts_at_unix_ms, ends_at_unix_ms)| QuietWindow { starts_at_unix_ms, ends_at_unix_ms };
+    OfferTerms { quiet: quiet.into_iter().map(window).collect() }
+}
+
+/// `Offers may come between 8:00 and 22:00; each is open for 30m.`
+fn offers_said(open: OpenHours) -> String {
+    let minutes = OFFER_OPEN.0 / 60_000;
+    format!("Offers may come {open}; each is open for {minutes} min.")
 }
 
 async fn create(
     client: &Client,
     args: &ReserveArgs,
     gpus: Gpus,
-    (window, waits): (&Window, Waits),
+    (window, waits): (&Window, &Waits),
     new_users: bool,
 ) -> Result<Reservation, Failure> {
     let (gpus, adopts) = match gpus {
@@ -233,6 +254,7 @@ async fn create(
         wait_ms: waits.wait_ms,
         ask_reason: args.ask.clone().unwrap_or_default(),
         ask_wait_ms: if args.ask.is_some() { waits.ask_wait_ms } else { 0 },
+        offer: waits.offer.clone(),
     };
     let answer = client.call(request, async |api, r| api.create_reservation(r).await).await?;
     Ok(Reservation::from(answer))

@@ -63,7 +63,8 @@ pub(super) async fn wait(
 fn is_settled(reservation: &Reservation, from_ms: u64) -> bool {
     let made_ms = reservation.created_at.map_or(0, |at| at.0);
     let as_asked = reservation.starts_at.is_some_and(|at| at.0 <= made_ms.max(from_ms));
-    as_asked || !reservation.state.is(ReservationShown::Scheduled)
+    let waits = [ReservationShown::Scheduled, ReservationShown::Offered];
+    as_asked || !waits.into_iter().any(|state| reservation.state.is(state))
 }
 
 fn standing(now: &Reservation, clock: &Clock) -> String {
@@ -78,6 +79,13 @@ fn standing(now: &Reservation, clock: &Clock) -> String {
     }
     if now.state.is(ReservationShown::Waiting) {
         return format!("{id} waits for {gpus}: {}", waits_shown(now, clock));
+    }
+    if let Some(until) = now.offer.as_ref().and_then(|offer| offer.until) {
+        let until = clock.day_and_minute(until.0);
+        return format!(
+            "{id}: {gpus} {} is offered to you until {until}. Accept: fleet reservation accept {id}; decline: fleet reservation decline {id}",
+            window_shown(now, clock)
+        );
     }
     let place = format!("{id} has {gpus} {}", window_shown(now, clock));
     match now.waiting_place {

@@ -28,7 +28,7 @@ pub(super) fn as_typed(field: &str) -> String {
         "limits.group" | "add_groups" => "the group",
         "project.name" => "the project",
         "class.name" => "the class",
-        "at_end" | "begin" | "by" | "class" | "everybody" | "gpus_each" | "gpu_hours"
+        "at_end" | "offer" | "begin" | "by" | "class" | "everybody" | "gpus_each" | "gpu_hours"
         | "gpu_hours_each" | "min_run" | "preemptible" | "priority" | "save_limit" | "deadline"
         | "image" | "max_deferral" | "memory" | "cpus" | "from" | "name" | "half_life"
         | "names" | "note" | "project" | "reason" | "restarts" | "stop_after" | "stop_grace"

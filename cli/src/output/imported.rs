@@ -36,6 +36,7 @@ impl Imported {
             Some(
                 ReservationShown::Requested
                 | ReservationShown::Waiting
+                | ReservationShown::Offered
                 | ReservationShown::Scheduled
                 | ReservationShown::Active,
             )

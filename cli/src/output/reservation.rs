@@ -38,13 +38,33 @@ fn in_series(series: &str, reservation: &Reservation) -> String {
 fn reason(reservation: &Reservation, clock: &Clock) -> String {
     let waits = reservation.next.as_ref().and(reservation.unconfirmed.as_ref());
     let reason = reservation.reason.as_ref().or(waits).cloned();
+    let offered = || offer_shown(reservation, clock);
     let listed = || reservation.waiting_place.map(|_| waits_shown(reservation, clock));
+    let listed = || offered().or_else(listed);
     let asks = reservation.state.is(ReservationShown::Requested);
     match reason.or_else(listed) {
         Some(reason) => reason,
         None if asks => asks_shown(reservation, clock),
         None => String::new(),
     }
+}
+
+/// `until 14:30: fleet reservation accept res-k3v9`, of one that is offered now.
+pub(crate) fn offer_shown(reservation: &Reservation, clock: &Clock) -> Option<String> {
+    let until = reservation.offer.as_ref()?.until?;
+    let until = clock.brief(until.0);
+    Some(format!("until {until}: fleet reservation accept {}", reservation.id))
+}
+
+/// `next offer Fri 08:00 at the earliest (1 of 3 not accepted)`, of one that is offered nothing now.
+pub(crate) fn next_offer_shown(reservation: &Reservation, clock: &Clock) -> Option<String> {
+    let offer = reservation.offer.as_ref()?;
+    let next = clock.day_and_minute(offer.next?.0);
+    let so_far = match offer.declined {
+        0 => String::new(),
+        declined => format!(" ({declined} of {} not accepted)", offer.most),
+    };
+    Some(format!("next offer {next} at the earliest{so_far}"))
 }
 
 /// `place 2 on the waiting list, starts by 18:00`; of one that has a place, how much earlier it may start.
@@ -54,7 +74,12 @@ pub(crate) fn waits_shown(reservation: &Reservation, clock: &Clock) -> String {
     match reservation.waits_for {
         Some(_) => {
             let latest = at(reservation.latest_start);
-            format!("place {place} on the waiting list, starts by {latest} or not at all")
+            let next = next_offer_shown(reservation, clock);
+            let next = next.map(|next| format!("; {next}")).unwrap_or_default();
+            format!("place {place} on the waiting list, starts by {latest} or not at all{next}")
+        }
+        None if reservation.state.is(ReservationShown::Offered) => {
+            format!("place {place} on the waiting list until it is accepted")
         }
         None => {
             format!("place {place} on the waiting list, starts earlier if it can")
@@ -154,6 +179,7 @@ impl Row for Reservation {
             ("Approved by", approval.and_then(|approval| approval.given_by.clone())),
             ("If approved", if_approved(self, clock)),
             ("Reason", self.reason.clone()),
+            ("Offered", offer_shown(self, clock)),
             ("Waiting", self.waiting_place.map(|_| waits_shown(self, clock))),
             ("Idle", idle(self, clock)),
             ("Unconfirmed", self.unconfirmed.clone()),

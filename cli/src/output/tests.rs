@@ -208,6 +208,7 @@ fn reservations_are_printed_as_agreed() {
     let all = [
         samples::reservation().into(),
         samples::waiting_reservation().into(),
+        samples::offered_reservation().into(),
         requested.with_effect(samples::approval_effect()),
     ];
     check("reservations", &all);

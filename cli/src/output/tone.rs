@@ -81,6 +81,7 @@ impl From<ReservationShown> for Tone {
             ReservationShown::Cancelling | ReservationShown::Ending => Tone::Passing,
             ReservationShown::Requested
             | ReservationShown::Waiting
+            | ReservationShown::Offered
             | ReservationShown::Scheduled
             | ReservationShown::Ended
             | ReservationShown::Cancelled => Tone::Plain,

@@ -506,6 +506,8 @@ impl Fleet for Service {
         get_approval_effect(GetApprovalEffectRequest) -> ApprovalEffect;
         approve_reservation(ApproveReservationRequest) -> Reservation;
         deny_reservation(DenyReservationRequest) -> Reservation;
+        accept_reservation(AcceptReservationRequest) -> Reservation;
+        decline_reservation(DeclineReservationRequest) -> Reservation;
         get_approvers(GetApproversRequest) -> Approvers;
         set_approvers(SetApproversRequest) -> Approvers;
         list_projects(ListProjectsRequest) -> ListProjectsResponse;

@@ -143,7 +143,8 @@ impl Context {
 /// One that was lost in a restore never had a time.
 fn is_kept(r: &Reservation, now: Timestamp) -> bool {
     let over_at = r.released_at.unwrap_or(r.window.ends_at);
-    r.window.starts_at < r.window.ends_at && over_at + KEPT > now
+    // What is only offered may be somebody else's in half an hour.
+    r.offered_until().is_none() && r.window.starts_at < r.window.ends_at && over_at + KEPT > now
 }
 
 fn scope_of(request: &v1::CreateFeedRequest) -> Result<FeedScope, Status> {

@@ -154,6 +154,20 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.approve_reservation(request).await?))
     }
 
+    async fn accept_reservation(
+        &self,
+        request: Request<v1::AcceptReservationRequest>,
+    ) -> Reply<v1::Reservation> {
+        Ok(Response::new(self.0.accept_reservation(request).await?))
+    }
+
+    async fn decline_reservation(
+        &self,
+        request: Request<v1::DeclineReservationRequest>,
+    ) -> Reply<v1::Reservation> {
+        Ok(Response::new(self.0.decline_reservation(request).await?))
+    }
+
     async fn deny_reservation(
         &self,
         request: Request<v1::DenyReservationRequest>,

@@ -52,7 +52,10 @@ pub(super) fn before(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> Option<
     let waits = match r.state {
         ReservationState::Scheduled => r.reason.is_some(),
         ReservationState::Ending => true,
-        ReservationState::Active | ReservationState::Ended | ReservationState::Cancelled => false,
+        ReservationState::Offered { .. }
+        | ReservationState::Active
+        | ReservationState::Ended
+        | ReservationState::Cancelled => false,
     };
     let gpus = r.gpus.iter().filter(|_| waits).filter_map(|uuid| fsm.gpu(uuid));
     let emptied = |gpu: &&Gpu| {

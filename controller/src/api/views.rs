@@ -16,6 +16,7 @@ use fleet_core::job::{Job, JobDefaults, JobState};
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::node::{Liveness, Node};
+use fleet_core::offer::OFFERS_MAX;
 use fleet_core::reboot::RebootAnswer;
 use fleet_core::reservation::{Place, Reservation, ReservationState};
 use fleet_core::scheduler::Plan;
@@ -316,6 +317,7 @@ pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1
         latest_start_unix_ms: waits.map_or(0, |waiter| waiter.latest_start.0),
         waits_for: String::new(),
         approval: waits.and_then(approval),
+        offer: waits.and_then(|waiter| offer(fsm, waiter, r.offered_until())),
         idle_since_unix_ms: idle.map_or(0, |idle| idle.since.0),
         idle_release_unix_ms: idle.and_then(|idle| idle.release_at).map_or(0, |at| at.0),
     }
@@ -359,8 +361,20 @@ pub(super) fn without_place(fsm: &Fsm, listed: Listed<'_>) -> v1::Reservation {
         latest_start_unix_ms: waiter.latest_start.0,
         waits_for: listed.wanted(),
         approval: approval(waiter),
+        offer: offer(fsm, waiter, None).filter(|_| waits),
         ..v1::Reservation::default()
     }
+}
+
+fn offer(fsm: &Fsm, waiter: &Waiter, until: Option<Timestamp>) -> Option<v1::ReservationOffer> {
+    let terms = waiter.offer.as_ref()?;
+    let next = terms.next_at(fsm.now(), waiter.latest_start).filter(|_| until.is_none());
+    Some(v1::ReservationOffer {
+        until_unix_ms: until.map_or(0, |at| at.0),
+        next_unix_ms: next.map_or(0, |at| at.0),
+        declined: terms.declined(),
+        most: OFFERS_MAX,
+    })
 }
 
 fn approval(waiter: &Waiter) -> Option<v1::ReservationApproval> {

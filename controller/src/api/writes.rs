@@ -166,12 +166,16 @@ impl Context {
                     reason: request.ask_reason.clone(),
                     latest_start: starts_at + Millis(request.ask_wait_ms.max(request.wait_ms)),
                 });
+                if request.wait_ms == 0 && request.offer.is_some() {
+                    return Err(invalid("offer", "needs a time to wait (wait_ms)"));
+                }
                 let command = match request.wait_ms {
                     0 if ask.is_none() => ReservationCommand::Create(wish),
                     wait => ReservationCommand::Wait {
                         latest_start: starts_at + Millis(wait),
                         wish: Box::new(wish),
                         ask,
+                        offer: request.offer.as_ref().map(quiet_windows),
                     },
                 };
                 self.change(&caller.actor, Some(key), Command::Reservation(command)).await?
@@ -303,6 +307,34 @@ impl Context {
         let command = Command::Reservation(ReservationCommand::Extend { id: id.clone(), ends_at });
         self.change(&caller.actor, Some(key), command).await?;
         self.node_confirms(&id).await;
+        self.reservation_view(&id)
+    }
+
+    /// Takes the place that is offered to it.
+    pub(super) async fn accept_reservation(
+        &self,
+        request: Request<v1::AcceptReservationRequest>,
+    ) -> Result<v1::Reservation, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let id = reservation_id(&request.id)?;
+        let command = Command::Reservation(ReservationCommand::Accept { id: id.clone() });
+        self.change(&caller.actor, Some(key), command).await?;
+        self.reservation_view(&id)
+    }
+
+    /// Leaves the place that is offered to it to others.
+    pub(super) async fn decline_reservation(
+        &self,
+        request: Request<v1::DeclineReservationRequest>,
+    ) -> Result<v1::Reservation, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let id = reservation_id(&request.id)?;
+        let command = Command::Reservation(ReservationCommand::Decline { id: id.clone() });
+        self.change(&caller.actor, Some(key), command).await?;
         self.reservation_view(&id)
     }
 
@@ -685,12 +717,21 @@ impl Context {
     }
 }
 
+fn quiet_windows(offer: &v1::OfferTerms) -> Vec<Window> {
+    let window = |quiet: &v1::QuietWindow| Window {
+        starts_at: Timestamp(quiet.starts_at_unix_ms),
+        ends_at: Timestamp(quiet.ends_at_unix_ms),
+    };
+    offer.quiet.iter().map(window).collect()
+}
+
 /// Refuses a wait, for GPUs or for approval, where nothing is booked, or not for one reservation.
 pub(super) fn refuse_wait(
     request: &v1::CreateReservationRequest,
     problem: &str,
 ) -> Result<(), Status> {
     match (request.wait_ms, request.ask_reason.is_empty()) {
+        (0, true) if request.offer.is_some() => Err(invalid("offer", problem)),
         (0, true) => Ok(()),
         (0, false) => Err(invalid("ask_reason", problem)),
         (_, _) => Err(invalid("wait_ms", problem)),

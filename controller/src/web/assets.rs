@@ -39,6 +39,7 @@ const FILES: &[File] = &[
     file!("login.js"),
     file!("minutes.js"),
     file!("notices.js"),
+    file!("offer.js"),
     file!("output.js"),
     file!("question.js"),
     file!("report.js"),

@@ -134,6 +134,38 @@ pub(super) async fn extend(
     }
 }
 
+pub(super) async fn accept(
+    State(web): State<Shared>,
+    Path(id): Path<String>,
+    LoggedIn { session, .. }: LoggedIn,
+    sent: Sent<Marked>,
+) -> Response {
+    match body(sent) {
+        Ok(Marked { request_id, made_at }) => {
+            let meta = Some(web.meta(request_id, made_at));
+            let request = v1::AcceptReservationRequest { meta, id };
+            shown(ask!(web, &session, request, accept_reservation))
+        }
+        Err(wrong) => answer::refused(&wrong),
+    }
+}
+
+pub(super) async fn decline(
+    State(web): State<Shared>,
+    Path(id): Path<String>,
+    LoggedIn { session, .. }: LoggedIn,
+    sent: Sent<Marked>,
+) -> Response {
+    match body(sent) {
+        Ok(Marked { request_id, made_at }) => {
+            let meta = Some(web.meta(request_id, made_at));
+            let request = v1::DeclineReservationRequest { meta, id };
+            shown(ask!(web, &session, request, decline_reservation))
+        }
+        Err(wrong) => answer::refused(&wrong),
+    }
+}
+
 pub(super) async fn release(
     State(web): State<Shared>,
     Path(id): Path<String>,

@@ -40,6 +40,8 @@ struct Reservation {
     /// Since when its GPUs compute nothing, and when it is released for that.
     idle_since: Option<String>,
     idle_release_at: Option<String>,
+    /// Until when its owner may accept the place.
+    offered_until: Option<String>,
     /// Whether the one who looks can release it.
     open: bool,
 }
@@ -60,6 +62,7 @@ impl Reservation {
         let open = reservation.state.known().is_some_and(|state| match state {
             ReservationShown::Requested
             | ReservationShown::Waiting
+            | ReservationShown::Offered
             | ReservationShown::Scheduled
             | ReservationShown::Active => true,
             ReservationShown::Ending
@@ -68,7 +71,9 @@ impl Reservation {
             | ReservationShown::Cancelled => false,
         });
         let has_gpus = !reservation.gpus.is_empty();
+        let offered_until = reservation.offer.as_ref().and_then(|offer| offer.until);
         let waits = match (reservation.waiting_place, reservation.approval.as_ref()) {
+            (Some(_), _) if offered_until.is_some() => None,
             (Some(_), _) if has_gpus => Some("starts earlier if GPUs become free".to_owned()),
             (Some(place), _) => Some(format!("place {place} on the waiting list")),
             (None, Some(approval)) => Some(format!("above a limit: {}", approval.above)),
@@ -83,6 +88,7 @@ impl Reservation {
             idle_release_at: reservation.idle_release_at.map(|at| at.to_string()),
             note: reservation.note,
             reason: reservation.unconfirmed.or(reservation.reason).or(waits),
+            offered_until: offered_until.map(|at| at.to_string()),
             open: open && mine,
             owner: Some(reservation.owner).filter(|_| !mine),
             id: reservation.id,

@@ -118,6 +118,8 @@ fn routes(web: Shared) -> Router {
         .route("/api/v1/reservations", post(bookings::reserve))
         .route("/api/v1/reservations/{id}/extend", post(bookings::extend))
         .route("/api/v1/reservations/{id}/release", post(bookings::release))
+        .route("/api/v1/reservations/{id}/accept", post(bookings::accept))
+        .route("/api/v1/reservations/{id}/decline", post(bookings::decline))
         .route("/api/v1/reservations/{id}/approve", post(requests::approve))
         .route("/api/v1/reservations/{id}/deny", post(requests::deny))
         .route("/api/v1/jobs/{id}/output", get(output::output))

@@ -224,7 +224,9 @@ fn is_silent(fsm: &Fsm, node: &NodeName) -> bool {
 fn reservation_window<'a>(fsm: &Fsm, r: &'a Reservation) -> Option<Busy<'a>> {
     let ending = r.lease.as_ref().and_then(|l: &LeaseId| fsm.lease(l)?.ending_since);
     let (ends_at, releasing) = match r.state {
-        ReservationState::Scheduled => (r.claim().ends_at, false),
+        ReservationState::Offered { .. } | ReservationState::Scheduled => {
+            (r.claim().ends_at, false)
+        }
         ReservationState::Active if fsm.now() < r.window.ends_at => (r.claim().ends_at, false),
         ReservationState::Active => overdue(fsm, r.window.ends_at),
         // A silent node goes by what it was given; one that is heard is about to answer.

@@ -94,6 +94,17 @@ pub enum ReservationCommand {
         /// If it is above a limit: it waits for approval. Without this it is refused.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ask: Option<AskForApproval>,
+        /// Its places are offered, but not in these windows. Without this they are taken at once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        offer: Option<Vec<Window>>,
+    },
+    /// The place that is offered is taken.
+    Accept {
+        id: ReservationId,
+    },
+    /// The place that is offered is not taken; the reservation stays on the waiting list.
+    Decline {
+        id: ReservationId,
     },
     /// A reservation above a limit is served from now on.
     Approve {
@@ -153,6 +164,8 @@ impl ReservationCommand {
         match self {
             ReservationCommand::Create(_) => "create_reservation",
             ReservationCommand::Wait { .. } => "wait_for_reservation",
+            ReservationCommand::Accept { .. } => "accept_reservation",
+            ReservationCommand::Decline { .. } => "decline_reservation",
             ReservationCommand::Approve { .. } => "approve_reservation",
             ReservationCommand::Deny { .. } => "deny_reservation",
             ReservationCommand::Import { .. } => "import_reservations",

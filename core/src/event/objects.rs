@@ -165,6 +165,7 @@ impl Event {
             E::Preemption(event) => event.objects(),
             E::Hold(event) => vec![event.job().to_string()],
             E::Risk(event) => event.about(),
+            E::Offer(event) => vec![event.reservation().to_string()],
             E::Approval(event) => event.reservation().iter().map(ToString::to_string).collect(),
             E::Idle(event) => {
                 let (reservation, node) = event.about();

@@ -66,6 +66,8 @@ impl Fsm {
 
     fn reservation_due(&self, r: &Reservation) -> Option<Timestamp> {
         match r.state {
+            // The waiting list ends the offer then.
+            ReservationState::Offered { until } => Some(until),
             ReservationState::Scheduled if r.next.is_some() => r.edit_settles_at(),
             ReservationState::Scheduled if r.window.starts_at > self.now => {
                 let begins = self.hand_out_at(r).unwrap_or(r.window.starts_at);
@@ -168,7 +170,8 @@ impl Fsm {
             .filter_map(|r| match r.state {
                 ReservationState::Active => Some((r.id.clone(), true)),
                 ReservationState::Scheduled => Some((r.id.clone(), false)),
-                ReservationState::Ending
+                ReservationState::Offered { .. }
+                | ReservationState::Ending
                 | ReservationState::Ended
                 | ReservationState::Cancelled => None,
             })

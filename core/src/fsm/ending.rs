@@ -58,7 +58,7 @@ impl Fsm {
         id: &ReservationId,
         at_end: EndPolicy,
     ) -> Result<Reply, Rejection> {
-        let r = self.open_reservation(id)?;
+        let r = self.accepted_reservation(id)?;
         if r.state == ReservationState::Ending {
             let state = "ending".to_owned();
             return Err(Rejection::AlreadyEnded { id: id.to_string(), state });

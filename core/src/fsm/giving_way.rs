@@ -16,7 +16,7 @@ use crate::id::{AllocationId, JobId, ReservationId};
 use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX, Job};
 use crate::name::NodeName;
 use crate::preemption::{PreemptionEvent, guaranteed_until};
-use crate::reservation::{Place, Reservation, ReservationState};
+use crate::reservation::{Place, Reservation};
 use crate::time::{Millis, Timestamp};
 
 /// One that its node stopped this much before its time here was stopped by an earlier word; less may be the node's clock.
@@ -95,7 +95,7 @@ impl Fsm {
     /// also of one that is only tried.
     pub fn leaves_first(&self, r: &Reservation) -> Vec<(&Job, Timestamp)> {
         let Place { node, gpus, window, .. } = r.wanted();
-        if r.state != ReservationState::Scheduled || window.starts_at <= self.now {
+        if !r.state.is_ahead() || window.starts_at <= self.now {
             return Vec::new();
         }
         let leaves = |a: &Allocation| {

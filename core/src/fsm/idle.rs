@@ -30,9 +30,10 @@ impl Fsm {
         let begun = match known.state {
             // It may wait for the word of its node, which opened it alone.
             ReservationState::Scheduled | ReservationState::Active => true,
-            ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
-                false
-            }
+            ReservationState::Offered { .. }
+            | ReservationState::Ending
+            | ReservationState::Ended
+            | ReservationState::Cancelled => false,
         };
         if known.node != *node || !begun {
             return;

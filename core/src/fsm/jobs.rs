@@ -96,7 +96,7 @@ impl Fsm {
             return Err(Rejection::LimitReached { what, limit: JOBS_OPEN_MAX as u64 });
         }
         if let Some(id) = &wish.spec.reservation {
-            scheduler::may_run_in(self.open_reservation(id)?, &wish.owner)?;
+            scheduler::may_run_in(self.accepted_reservation(id)?, &wish.owner)?;
         }
         self.check_begin(&wish.spec)?;
         scheduler::satisfiable(self, &wish.owner, &wish.spec)?;

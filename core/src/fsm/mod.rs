@@ -49,6 +49,7 @@ mod moving;
 mod nodes;
 mod notices;
 mod numbers;
+mod offers;
 pub(crate) mod preemption;
 mod probing;
 mod projects;

@@ -27,7 +27,7 @@ const SEARCHES_MAX: usize = 64;
 
 /// What is wrong with a place.
 pub(super) struct Bad {
-    what: String,
+    pub(super) what: String,
     /// Somebody ordered it. What follows from health alone waits while evictions are frozen.
     by_decision: bool,
 }
@@ -137,6 +137,8 @@ impl Fsm {
             ReservationState::Active if by_decision => return Step::Calm,
             ReservationState::Active => return Step::Stays(what, Keeps::Begun),
             ReservationState::Scheduled => {}
+            // Such an offer is withdrawn, and another one may follow.
+            ReservationState::Offered { .. } => return Step::Nothing,
             ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
                 return Step::Calm;
             }

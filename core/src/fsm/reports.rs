@@ -13,7 +13,7 @@ use crate::lease::{Epoch, Lease, LeaseHolder};
 use crate::name::NodeName;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::reservation::{Reservation, ReservationState};
+use crate::reservation::Reservation;
 use crate::time::Timestamp;
 
 /// Most reports in one command.
@@ -285,7 +285,7 @@ impl Fsm {
     pub(super) fn promised(&self, allocation: &Allocation) -> Option<(&Reservation, Timestamp)> {
         let grace = self.jobs.get(&allocation.job)?.spec.stop_grace;
         let there = self.reservations.open_on(&allocation.node).filter(|r| {
-            r.state == ReservationState::Scheduled
+            r.state.is_ahead()
                 && r.handed_out.as_ref().is_none_or(|given| given.withdrawn.is_none())
         });
         let there = there.map(|r| (r, r.window, &r.gpus));

@@ -296,7 +296,7 @@ impl Fsm {
 
     /// One that is neither over nor about to be.
     pub(super) fn changeable(&self, id: &ReservationId) -> Result<&Reservation, Rejection> {
-        let reservation = self.open_reservation(id)?;
+        let reservation = self.accepted_reservation(id)?;
         let cancelled = reservation.is_cancelled();
         if cancelled || reservation.state == ReservationState::Ending {
             let state = if cancelled { "being cancelled" } else { "ending" }.to_owned();
@@ -330,7 +330,9 @@ impl Fsm {
             return Ok(Reply::Done);
         }
         match self.open_reservation(id)?.state {
-            ReservationState::Scheduled | ReservationState::Active => {
+            ReservationState::Offered { .. }
+            | ReservationState::Scheduled
+            | ReservationState::Active => {
                 let by = turn.actor.display_name();
                 let why = format!("released by {by}");
                 self.release_as(turn, id, by, &why);
@@ -352,7 +354,7 @@ impl Fsm {
             Some(ReservationState::Scheduled) if self.is_in_hands(id) => {
                 self.withdraw(turn, id, by);
             }
-            Some(ReservationState::Scheduled) => {
+            Some(ReservationState::Offered { .. } | ReservationState::Scheduled) => {
                 let reason = Some(format!("by {by}"));
                 self.finish_reservation(turn, id, ReservationState::Cancelled, reason);
                 turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
@@ -555,9 +557,10 @@ impl Fsm {
     pub(super) fn still_takes_jobs(&self, id: &ReservationId) -> bool {
         self.reservations.get(id).is_some_and(|r| match r.state {
             ReservationState::Scheduled | ReservationState::Active => true,
-            ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
-                false
-            }
+            ReservationState::Offered { .. }
+            | ReservationState::Ending
+            | ReservationState::Ended
+            | ReservationState::Cancelled => false,
         })
     }
 

@@ -198,9 +198,11 @@ impl Fsm {
                 return None;
             }
             ReservationState::Active => true,
-            ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
-                return None;
-            }
+            // A stand-in is never offered.
+            ReservationState::Offered { .. }
+            | ReservationState::Ending
+            | ReservationState::Ended
+            | ReservationState::Cancelled => return None,
         };
         let (first, second) = (first.clone(), second.clone());
         Some(if is_first_kept { (second, first) } else { (first, second) })

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::cluster::check_text;
+use super::offers::Settled;
 use super::reservations::Granted;
 use super::{Fsm, Turn};
 use crate::access::AccessEvent;
@@ -66,6 +67,8 @@ pub(super) struct Asked<'a> {
     pub(super) latest_start: Timestamp,
     /// To be approved, if it is above a limit.
     pub(super) ask: Option<&'a AskForApproval>,
+    /// Its places are offered, but not in these windows.
+    pub(super) offer: Option<&'a [Window]>,
 }
 
 /// What becomes of a wish that may wait.
@@ -91,6 +94,8 @@ struct Served<'a> {
 /// What becomes of one on the list.
 enum Step {
     Place(Granted),
+    /// Its owner has to accept it before then.
+    Offer(Granted, Timestamp),
     Move(Granted),
     /// It cannot get an earlier place any more, or somebody changed it.
     Leaves,
@@ -105,8 +110,9 @@ impl Fsm {
         turn: &mut Turn<'_>,
         asked: &Asked<'_>,
     ) -> Result<Reply, Rejection> {
-        let Asked { wish, latest_start, ask } = *asked;
+        let Asked { wish, latest_start, ask, .. } = *asked;
         let (window, answer) = self.check_wait(turn.actor, asked)?;
+        let offer = self.offer_terms(asked)?;
         let mut waiter = Waiter {
             wish: CreateReservation { window, ..wish.clone() },
             latest_start,
@@ -114,6 +120,7 @@ impl Fsm {
             by: turn.actor.clone(),
             placed: None,
             approval: None,
+            offer: offer.map(Box::new),
         };
         let (id, order) = (wish.id.clone(), self.applied);
         match answer {
@@ -134,9 +141,13 @@ impl Fsm {
                 Ok(Reply::ReservationWaits { id })
             }
             Answer::Waits => {
+                let is_offered = waiter.offer.is_some();
                 self.waitlist.add(order, waiter, self.now);
                 self.say_it_waits(turn, &id);
-                Ok(Reply::ReservationWaits { id })
+                match is_offered && self.serve_now(turn, order) {
+                    true => Ok(Reply::ReservationCreated { id }),
+                    false => Ok(Reply::ReservationWaits { id }),
+                }
             }
             Answer::Place(granted) => {
                 let starts_at = granted.0.starts_at;
@@ -169,7 +180,7 @@ impl Fsm {
         actor: &Actor,
         asked: &Asked<'_>,
     ) -> Result<(Window, Answer), Rejection> {
-        let Asked { wish, latest_start, ask } = *asked;
+        let Asked { wish, latest_start, ask, offer } = *asked;
         let length = wish.window.ends_at.since(wish.window.starts_at);
         let starts_at = self.check_wish(actor, wish)?.starts_at;
         let window = Window { starts_at, ends_at: starts_at + length };
@@ -188,6 +199,7 @@ impl Fsm {
             }
             self.check_latest(starts_at, ask.latest_start.max(starts_at))?;
         }
+        self.offer_terms(asked)?;
         calendar::is_built(self, &wish.gpus)?;
         let limits = self.check_limits(actor, &booking_of(wish, window), true);
         if let Some(most) = self.has_all_reservations() {
@@ -201,6 +213,11 @@ impl Fsm {
                 self.placed_or_asked_for(actor, wish, (window, latest_start), ask)?
             }
             (Err(other), None) => return Err(other.above_limit()),
+        };
+        let answer = match answer {
+            // It is offered from the list, if its terms allow that now.
+            Answer::Place(_) if offer.is_some() => Answer::Waits,
+            other => other,
         };
         if !matches!(answer, Answer::Place(_)) {
             self.check_room_on_waitlist(&wish.owner)?;
@@ -283,12 +300,15 @@ impl Fsm {
     /// Jobs leave for those first who asked before.
     pub(super) fn leaving_for_one_more(&self, but: Option<&ReservationId>) -> Leaving {
         let mut others = self.waitlist.without_place().filter(|w| Some(&w.wish.id) != but);
-        let is_first = others.all(Waiter::asks);
+        let is_first = others.all(|w| !w.makes_jobs_leave());
         if is_first { Leaving::Jobs } else { Leaving::Nobody }
     }
 
     fn check_room_on_waitlist(&self, owner: &UserName) -> Result<(), Rejection> {
-        let of_owner = self.waitlist.without_place().filter(|w| w.wish.owner == *owner).count();
+        // What is offered may be without a place again.
+        let offered = self.waitlist.offered().map(|(_, waiter)| waiter);
+        let all = self.waitlist.without_place().chain(offered);
+        let of_owner = all.filter(|w| w.wish.owner == *owner).count();
         let full = |what: &str, limit: usize| {
             Err(Rejection::LimitReached { what: what.to_owned(), limit: limit as u64 })
         };
@@ -303,8 +323,9 @@ impl Fsm {
 
     /// Why one on the list would be refused now if it asked again without waiting.
     pub fn what_it_waits_for(&self, waiter: &Waiter) -> Option<Rejection> {
-        let Window { starts_at, .. } = waiter.wish.window;
-        let starts_at = starts_at.max(self.now);
+        let offered = waiter.offer.as_ref();
+        let until = offered.and_then(|terms| terms.open_until(self.now, waiter.latest_start));
+        let starts_at = waiter.earliest_start().max(until.unwrap_or(self.now));
         let window = Window { starts_at, ends_at: starts_at + waiter.length() };
         let asked = booking_of(&waiter.wish, window);
         let limits = waiter.limited_as().map_or(Ok(()), |by| self.check_limits(by, &asked, true));
@@ -352,6 +373,7 @@ impl Fsm {
         user: &UserName,
         transfer_to: Option<&UserName>,
     ) {
+        self.withdraw_offers_of(turn, user);
         let all: Vec<(u64, ReservationId, bool)> = self
             .waitlist
             .all()
@@ -382,11 +404,13 @@ impl Fsm {
         if self.waitlist.is_empty() {
             return false;
         }
+        let Settled { mut changed, withdrawn } = self.settle_offers(turn);
         let nodes: Vec<NodeName> = self.unsettled().into_iter().cloned().collect();
         let is_over = self.waitlist.first_over().is_some_and(|at| at <= self.now);
-        let mut on = match self.waitlist.is_due(self.now) || nodes.len() > NODES_APART_MAX {
+        let everywhere = withdrawn || self.waitlist.is_due(self.now);
+        let mut on = match everywhere || nodes.len() > NODES_APART_MAX {
             true => None,
-            false if nodes.is_empty() && !is_over => return false,
+            false if nodes.is_empty() && !is_over => return changed,
             false => Some(nodes),
         };
         let may_leave = match &on {
@@ -396,7 +420,6 @@ impl Fsm {
         if on.is_none() {
             self.waitlist.was_tried(self.now);
         }
-        let mut changed = false;
         // Those who come first may want what one behind them has left.
         for begins_again in (0..FREED_MAX).map(|round| round + 1 < FREED_MAX) {
             let served = Served { on: on.as_deref(), may_leave: &may_leave, begins_again };
@@ -422,6 +445,7 @@ impl Fsm {
             *changed = true;
             match step {
                 Step::Place(granted) => self.place_waiter(turn, order, granted),
+                Step::Offer(granted, until) => self.make_offer(turn, order, granted, until),
                 Step::Move(granted) => {
                     let freed = self.move_waiter(turn, order, granted).filter(|_| begins_again);
                     if freed.is_some() {
@@ -438,7 +462,7 @@ impl Fsm {
     /// Those without a place for which jobs may leave this time. Others follow a minute later, so that nobody keeps the rest
     /// from it.
     fn may_make_jobs_leave(&self) -> BTreeSet<u64> {
-        let served = |waiter: &Waiter| waiter.placed.is_none() && !waiter.asks();
+        let served = |waiter: &Waiter| waiter.placed.is_none() && waiter.makes_jobs_leave();
         let orders = self.waitlist.all().filter(|(_, waiter)| served(waiter));
         let orders: Vec<u64> = orders.map(|(order, _)| order).collect();
         let minutes = usize::try_from(minute(self.now)).unwrap_or(0);
@@ -456,6 +480,7 @@ impl Fsm {
         let waiter = self.waitlist.of_order(order)?;
         let leaving = if may_make_jobs_leave { Leaving::Jobs } else { Leaving::Nobody };
         match waiter.placed {
+            Some(_) if waiter.has_open_offer() => None,
             Some(placed) => self.step_with_place(order, placed, on),
             None => self.step_without_place(waiter, on, leaving),
         }
@@ -468,9 +493,7 @@ impl Fsm {
         leaving: Leaving,
     ) -> Option<Step> {
         if waiter.latest_start < self.now {
-            let asks = waiter.asks();
-            let why = if asks { WaitOverWhy::NotApproved } else { WaitOverWhy::TooLate };
-            return Some(Step::Over(why));
+            return Some(Step::Over(waiter.too_late()));
         }
         if let Err(refused) = self.may_still_wait(waiter) {
             return Some(Step::Over(WaitOverWhy::Refused { why: refused.to_string() }));
@@ -481,10 +504,29 @@ impl Fsm {
         if self.has_all_reservations().is_some() {
             return None;
         }
+        let (wish, last) = (&waiter.wish, waiter.latest_start);
+        let find = |from: Timestamp, leaving| {
+            let starts_at = waiter.earliest_start().max(from);
+            let window = Window { starts_at, ends_at: starts_at + waiter.length() };
+            let by = waiter.limited_as();
+            self.earliest_place(&Search { by, wish, window, last, leaving, on })
+        };
+        match &waiter.offer {
+            None => find(self.now, leaving).map(Step::Place),
+            Some(terms) => {
+                let until = terms.open_until(self.now, last)?;
+                find(until, Leaving::Nobody).map(|granted| Step::Offer(granted, until))
+            }
+        }
+    }
+
+    /// The first place that is free by then for one whose offer was accepted.
+    pub(super) fn earlier_place(&self, waiter: &Waiter, last: Timestamp) -> Option<Granted> {
         let starts_at = waiter.earliest_start().max(self.now);
         let window = Window { starts_at, ends_at: starts_at + waiter.length() };
-        let (by, wish, last) = (waiter.limited_as(), &waiter.wish, waiter.latest_start);
-        self.earliest_place(&Search { by, wish, window, last, leaving, on }).map(Step::Place)
+        let (by, wish, leaving) = (waiter.limited_as(), &waiter.wish, Leaving::Nobody);
+        let search = Search { by, wish, window, last, leaving, on: None };
+        (starts_at <= last).then(|| self.earliest_place(&search)).flatten()
     }
 
     /// What was checked when it got on the list, as far as it may have changed since.
@@ -640,11 +682,15 @@ impl Fsm {
                 self.place_waiter(turn, order, granted);
                 true
             }
+            Some(Step::Offer(granted, until)) => {
+                self.make_offer(turn, order, granted, until);
+                true
+            }
             Some(Step::Move(_) | Step::Leaves | Step::Over(_)) | None => false,
         }
     }
 
-    fn place_waiter(&mut self, turn: &mut Turn<'_>, order: u64, granted: Granted) {
+    pub(super) fn place_waiter(&mut self, turn: &mut Turn<'_>, order: u64, granted: Granted) {
         let Some(waiter) = self.waitlist.of_order(order) else { return };
         let (wish, earliest) = (waiter.wish.clone(), waiter.earliest_start());
         let starts_at = granted.0.starts_at;

@@ -75,7 +75,7 @@ impl Fsm {
         let Some(r) = self.reservations.get(id) else { return };
         let begins = r.window.starts_at <= now;
         let early = r.window.starts_at > now + HAND_OUT_AHEAD;
-        if r.handed_out.is_some() || early {
+        if r.handed_out.is_some() || early || r.offered_until().is_some() {
             return;
         }
         let Some(node) = self.nodes.get(&r.node) else { return };
@@ -176,7 +176,7 @@ impl Fsm {
         let uncounted = self.nodes.get(node).is_some_and(|n| n.uncounted);
         let (newest, taken) = known.unwrap_or_default();
         if r.node != *node {
-            let open = matches!(r.state, ReservationState::Scheduled | ReservationState::Cancelled);
+            let open = r.state.is_ahead() || r.state == ReservationState::Cancelled;
             if uncounted && open && report.revision > newest && !report.withdrawn {
                 // It was moved there after the backup.
                 self.ended_reservations.retain(|ended| ended != id);
@@ -188,6 +188,7 @@ impl Fsm {
         if known.is_none() && !uncounted {
             return;
         }
+        self.was_accepted_after_the_backup(id);
         self.note_own_doing(turn, node, report);
         self.note_end_of_ending(report);
         if report.revision > newest {
@@ -304,7 +305,8 @@ impl Fsm {
                     let why = format!("released before the controllers were restored, {node} says");
                     self.end_reservation(turn, id, &why);
                 }
-                ReservationState::Ending
+                ReservationState::Offered { .. }
+                | ReservationState::Ending
                 | ReservationState::Ended
                 | ReservationState::Cancelled => {}
             }
@@ -361,7 +363,7 @@ impl Fsm {
         let theirs = gpus.iter().filter_map(|uuid| Some(&self.gpus.get(uuid)?.node));
         let nodes: BTreeSet<&NodeName> = own.into_iter().chain(theirs).collect();
         let claims = |other: &&Reservation| {
-            matches!(other.state, ReservationState::Scheduled | ReservationState::Active)
+            other.state.is_ahead() || other.state == ReservationState::Active
         };
         let here = nodes.iter().flat_map(|node| self.reservations.open_on(node)).filter(claims);
         let here = here.map(|other| (other, &other.gpus, other.claim()));
@@ -394,7 +396,12 @@ impl Fsm {
                     r.reason = Some(served(node));
                 }
             }
-            Some(ReservationState::Ending | ReservationState::Cancelled) | None => {}
+            Some(
+                ReservationState::Offered { .. }
+                | ReservationState::Ending
+                | ReservationState::Cancelled,
+            )
+            | None => {}
         }
     }
 

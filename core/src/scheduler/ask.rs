@@ -188,6 +188,8 @@ fn source(capacity: &Capacity<'_>, owner: &UserName, spec: &JobSpec) -> Source {
         ReservationState::Ended => shut(ShutBecause::Ended, node, None),
         ReservationState::Cancelled => shut(ShutBecause::Cancelled, node, None),
         ReservationState::Ending => shut(ShutBecause::Ending, node, None),
+        // No job can name it yet.
+        ReservationState::Offered { .. } => shut(ShutBecause::NotBegun, node, None),
         ReservationState::Scheduled => {
             let why = match &reservation.reason {
                 Some(why) => ShutBecause::Delayed(why.clone()),

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::ReservationId;
-use crate::reservation::{Reservation, ReservationState};
+use crate::reservation::Reservation;
 use crate::time::{Millis, Timestamp, Window};
 
 /// See the head of this file.
@@ -20,7 +20,7 @@ pub(super) struct ByTime {
 }
 
 fn has_begun(r: &Reservation) -> bool {
-    r.state != ReservationState::Scheduled
+    !r.state.is_ahead()
 }
 
 impl ByTime {

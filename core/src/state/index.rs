@@ -125,7 +125,9 @@ impl Entry {
         let mut claims = Vec::with_capacity(contents.reservations.len());
         for r in &contents.reservations {
             match r.state {
-                ReservationState::Scheduled | ReservationState::Active => {
+                ReservationState::Offered { .. }
+                | ReservationState::Scheduled
+                | ReservationState::Active => {
                     claims.push(claim_of(node, &r.gpus, r.window));
                     // What its agent may still go by counts, or does not, by the time.
                     entry.uncertain |= r.claim() != r.window;
@@ -178,6 +180,7 @@ fn claim_of(node: &Node, gpus: &[GpuUuid], window: Window) -> Claim {
 fn due_at_least(contents: &Contents<'_>) -> Option<Timestamp> {
     let silent = contents.node.may_stay_silent_at();
     let reservations = contents.reservations.iter().filter_map(|r| match r.state {
+        ReservationState::Offered { until } => Some(until),
         ReservationState::Scheduled => match (&r.next, &r.handed_out) {
             (Some(_), _) => r.edit_settles_at(),
             (None, None) => Some(r.window.starts_at - HAND_OUT_AHEAD),

@@ -29,6 +29,7 @@ impl Fsm {
         self.leases_and_holds_agree()?;
         self.reservations_do_not_overlap()?;
         self.the_waitlist_is_apart_from_the_book()?;
+        self.what_is_offered_waits_for_an_answer()?;
         self.jobs_and_allocations_agree()?;
         self.removals_are_of_ended_jobs()?;
         self.nodes_list_their_own_gpus()?;
@@ -49,6 +50,31 @@ impl Fsm {
         for over in self.waitlist.over() {
             let id = &over.waiter.wish.id;
             must!(self.waitlist.get(id).is_none(), "{id} waits and is over");
+        }
+        Ok(())
+    }
+
+    /// What is offered is on the list, is in no agent's hands, and has not begun; and the list knows of no other offers.
+    fn what_is_offered_waits_for_an_answer(&self) -> Result<(), Violation> {
+        for (_, waiter) in self.waitlist.offered() {
+            let r = self.reservations.get(&waiter.wish.id);
+            let offered = r.is_some_and(|r| r.offered_until().is_some());
+            must!(offered, "{} has an open offer and no offered place", waiter.wish.id);
+        }
+        for r in self.reservations.open() {
+            let Some(until) = r.offered_until() else { continue };
+            let waiter = self.waitlist.get(&r.id).filter(|waiter| waiter.has_open_offer());
+            let placed = waiter.and_then(|waiter| waiter.placed);
+            must!(placed == Some(r.window.starts_at), "{} is offered and not on the list", r.id);
+            let is_late = waiter.is_some_and(|waiter| waiter.latest_start < r.window.starts_at);
+            must!(!is_late && until <= r.window.starts_at, "{} is offered for too long", r.id);
+            let is_plain = r.handed_out.is_none()
+                && r.next.is_none()
+                && r.pair.is_none()
+                && r.risk.is_none()
+                && r.lease.is_none();
+            must!(is_plain, "{} is offered, and more was done with it", r.id);
+            must!(self.waiting_for(&r.id).is_empty(), "{} is offered and has jobs", r.id);
         }
         Ok(())
     }
@@ -132,7 +158,7 @@ impl Fsm {
         must!(self.bound_jobs_are_true(), "a job is not listed with its reservation");
         let mut windows: BTreeMap<&GpuUuid, Vec<_>> = BTreeMap::new();
         for r in self.reservations.all() {
-            let claims = matches!(r.state, ReservationState::Scheduled | ReservationState::Active);
+            let claims = r.state.is_ahead() || r.state == ReservationState::Active;
             if claims {
                 // One that was moved lately begins before it came there.
                 let claim = r.claim();

@@ -10,6 +10,7 @@ use crate::reservation::{Reservation, ReservationState, WaitOverWhy};
 use crate::risk::{Pair, Risk};
 use crate::state::Fsm;
 use crate::state::wish::{self, Wish};
+use crate::time::Timestamp;
 use crate::waitlist::{WaitOver, Waiter};
 use crate::window::Withdrawal;
 use crate::word::words;
@@ -22,6 +23,8 @@ pub enum ReservationShown {
     Requested,
     /// On the waiting list, without a place.
     Waiting,
+    /// On the waiting list: its owner has to accept the place that it has.
+    Offered,
     Scheduled,
     /// Cancelled, but its node holds it still, so its GPUs count as given.
     Cancelling,
@@ -34,6 +37,7 @@ pub enum ReservationShown {
 words!(ReservationShown {
     Requested => "requested",
     Waiting => "waiting",
+    Offered => "offered",
     Scheduled => "scheduled",
     Cancelling => "cancelling",
     Active => "active",
@@ -49,6 +53,7 @@ impl ReservationShown {
             Self::Ended | Self::Cancelled => true,
             Self::Requested
             | Self::Waiting
+            | Self::Offered
             | Self::Scheduled
             | Self::Cancelling
             | Self::Active
@@ -64,6 +69,7 @@ pub fn reservation(r: &Reservation) -> ReservationShown {
         ReservationState::Scheduled if matches!(withdrawn, Some(Withdrawal::Cancelled { .. })) => {
             ReservationShown::Cancelling
         }
+        ReservationState::Offered { .. } => ReservationShown::Offered,
         ReservationState::Scheduled => ReservationShown::Scheduled,
         ReservationState::Active => ReservationShown::Active,
         ReservationState::Ending => ReservationShown::Ending,
@@ -164,9 +170,11 @@ pub fn broken(fsm: &Fsm, r: &Reservation) -> Option<BrokenGpus> {
         ReservationState::Scheduled if r.next.is_some() => BrokenThen::Moves,
         ReservationState::Scheduled => BrokenThen::ReplacedAtStart,
         ReservationState::Active => BrokenThen::Kept,
-        ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
-            return None;
-        }
+        // It is withdrawn, and another place is offered.
+        ReservationState::Offered { .. }
+        | ReservationState::Ending
+        | ReservationState::Ended
+        | ReservationState::Cancelled => return None,
     };
     let node = fsm.node(&r.node)?;
     let gpus = r.gpus.iter().filter_map(|uuid| wish::broken(node, fsm.gpu(uuid)?));
@@ -209,9 +217,10 @@ impl<'a> Listed<'a> {
                 WaitOverWhy::Cancelled { .. } | WaitOverWhy::Denied { .. } => {
                     ReservationShown::Cancelled
                 }
-                WaitOverWhy::TooLate | WaitOverWhy::Refused { .. } | WaitOverWhy::NotApproved => {
-                    ReservationShown::Ended
-                }
+                WaitOverWhy::TooLate
+                | WaitOverWhy::Refused { .. }
+                | WaitOverWhy::NotApproved
+                | WaitOverWhy::NotAccepted { .. } => ReservationShown::Ended,
             },
         }
     }
@@ -236,6 +245,7 @@ impl<'a> Listed<'a> {
             Listed::Waits(waiter) => match fsm.what_it_waits_for(waiter) {
                 Some(Rejection::GpusHeld { wanted, .. }) => format!("waits for {wanted}"),
                 Some(other) => other.to_string(),
+                None if waiter.offer.is_some() => offer_to_come(waiter, fsm.now()),
                 None => {
                     "waits for jobs of lower classes to leave; it gets its place within minutes"
                         .to_owned()
@@ -243,5 +253,17 @@ impl<'a> Listed<'a> {
             },
             Listed::Over(over) => over.why.to_string(),
         }
+    }
+}
+
+/// Why it is not offered yet what is free.
+fn offer_to_come(waiter: &Waiter, now: Timestamp) -> String {
+    let next = waiter.offer.as_ref().and_then(|terms| terms.next_at(now, waiter.latest_start));
+    match next {
+        Some(at) if at > now => {
+            format!("its next offer comes in {} at the earliest", at.since(now))
+        }
+        Some(_) => "waits until jobs end by themselves: no job leaves for an offer".to_owned(),
+        None => "no time is left for an offer before its latest start".to_owned(),
     }
 }

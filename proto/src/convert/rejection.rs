@@ -64,6 +64,7 @@ fn code_of(rejection: &Rejection) -> Code {
         | Rejection::AlreadyEnded { .. }
         | Rejection::ChangedSince { .. }
         | Rejection::NotChangeable { .. }
+        | Rejection::OfferOver { .. }
         | Rejection::NotRunning { .. }
         | Rejection::NoCheckpoints { .. }
         | Rejection::NotRestartable { .. }

@@ -104,7 +104,8 @@ pub fn of(gpus: &[Gpu], reservations: &[Reservation], now_ms: u64) -> Vec<GpuCal
 /// Whether it has its GPUs, or will have. A state of a newer version counts: what is shown as free must be.
 fn claims(reservation: &Reservation) -> bool {
     reservation.state.known().is_none_or(|state| match state {
-        ReservationShown::Scheduled
+        ReservationShown::Offered
+        | ReservationShown::Scheduled
         | ReservationShown::Active
         | ReservationShown::Ending
         | ReservationShown::Cancelling => true,

@@ -24,7 +24,7 @@ pub struct Reservation {
     pub starts_at: Option<Time>,
     /// When it ends; null: not known.
     pub ends_at: Option<Time>,
-    /// `requested`, `waiting`, `scheduled`, `active`, `ending`, `ended`, `cancelling`, `cancelled`.
+    /// `requested`, `waiting`, `offered`, `scheduled`, `active`, `ending`, `ended`, `cancelling`, `cancelled`.
     pub state: Stated<ReservationShown>,
     /// What its owner noted; null: nothing.
     pub note: Option<String>,
@@ -60,6 +60,8 @@ pub struct Reservation {
     pub waits_for: Option<String>,
     /// Of one that was above a limit: what was asked for, while it is on the waiting list and if it got nothing; null: it was above none.
     pub approval: Option<Approval>,
+    /// Of one whose places are offered, while it is on the waiting list and none was accepted; null: they are taken at once.
+    pub offer: Option<Offer>,
     /// Since when its GPUs compute nothing, once that is long enough to be called idle; null: it is not idle, or not known to be.
     pub idle_since: Option<Time>,
     /// When it is released if it stays idle; null: it is not released for that.
@@ -92,6 +94,30 @@ pub struct ApprovalEffect {
     pub left_free: u32,
     /// GPUs that its owner has reserved at the same time, without it.
     pub owner_has: u32,
+}
+
+/// The offers of a reservation on the waiting list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Offer {
+    /// Its owner accepts the open offer before then; null: nothing is offered now.
+    pub until: Option<Time>,
+    /// The next offer comes at the earliest then; null: one is open, or no time is left for another one.
+    pub next: Option<Time>,
+    /// Offers that its owner declined or did not answer.
+    pub declined: u32,
+    /// After so many of them it is over.
+    pub most: u32,
+}
+
+impl From<pb::ReservationOffer> for Offer {
+    fn from(offer: pb::ReservationOffer) -> Self {
+        Self {
+            until: time(offer.until_unix_ms),
+            next: time(offer.next_unix_ms),
+            declined: offer.declined,
+            most: offer.most,
+        }
+    }
 }
 
 impl From<pb::ReservationApproval> for Approval {
@@ -182,6 +208,7 @@ impl From<pb::Reservation> for Reservation {
             latest_start: time(reservation.latest_start_unix_ms),
             waits_for: text(&reservation.waits_for),
             approval: reservation.approval.map(Approval::from),
+            offer: reservation.offer.map(Offer::from),
             idle_since: time(reservation.idle_since_unix_ms),
             idle_release_at: time(reservation.idle_release_unix_ms),
             id: reservation.id,
@@ -251,6 +278,7 @@ impl Document for Reservation {
         "latest_start",
         "waits_for",
         "approval",
+        "offer",
         "idle_since",
         "idle_release_at",
     ];

@@ -99,6 +99,7 @@ fn a_reservation_has_the_agreed_json() {
     let all = [
         samples::reservation().into(),
         samples::waiting_reservation().into(),
+        samples::offered_reservation().into(),
         requested.with_effect(samples::approval_effect()),
     ];
     check("reservations", &all);

@@ -1,11 +1,12 @@
 // Keeps the pages Fleet and Mine up to date, shows their times in the viewer's zone, releases reservations, and
-// decides about requests.
+// decides about requests and offers.
 //
 // The pages work without it, but their times are then in UTC and stay as they were when the page was loaded.
 
 import { changeOnce, isUncertain, mark } from "./api.js";
 import { approve, deny } from "./decide.js";
 import * as notices from "./notices.js";
+import { accept, decline } from "./offer.js";
 import { askRelease } from "./question.js";
 import { listen } from "./stream.js";
 import { localize, setNow } from "./times.js";
@@ -74,6 +75,8 @@ main.addEventListener("click", (event) => {
   if (button?.dataset.release) release(button);
   if (button?.dataset.approve) approve(button).then(reload);
   if (button?.dataset.deny) deny(button).then(reload);
+  if (button?.dataset.accept) accept(button).then(reload);
+  if (button?.dataset.decline) decline(button).then(reload);
 });
 localize(main);
 listen({ changed: reload });

@@ -7,7 +7,7 @@ use crate::fsm::waitlist::Asked;
 use crate::fsm::{Fsm, Turn};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, Window};
 
 /// The users who decide about a reservation above a limit.
 const APPROVER: &str =
@@ -17,8 +17,9 @@ fn asked<'a>(
     wish: &'a CreateReservation,
     latest_start: Timestamp,
     ask: Option<&'a AskForApproval>,
+    offer: Option<&'a Vec<Window>>,
 ) -> Asked<'a> {
-    Asked { wish, latest_start, ask }
+    Asked { wish, latest_start, ask, offer: offer.map(Vec::as_slice) }
 }
 
 impl Act for ReservationCommand {
@@ -37,7 +38,9 @@ impl Act for ReservationCommand {
                     false => Err(denied(APPROVER)),
                 }
             }
-            ReservationCommand::Extend { id, .. }
+            ReservationCommand::Accept { id }
+            | ReservationCommand::Decline { id }
+            | ReservationCommand::Extend { id, .. }
             | ReservationCommand::Release { id }
             | ReservationCommand::Edit { id, .. } => {
                 owner_or_admin(actor, fsm.owner_of_reservation(id))
@@ -48,9 +51,12 @@ impl Act for ReservationCommand {
     fn check(&self, fsm: &Fsm, actor: &Actor) -> Result<(), Rejection> {
         match self {
             ReservationCommand::Create(wish) => fsm.check_reservation(actor, wish).map(|_| ()),
-            ReservationCommand::Wait { wish, latest_start, ask } => {
-                fsm.check_wait(actor, &asked(wish, *latest_start, ask.as_ref())).map(|_| ())
+            ReservationCommand::Wait { wish, latest_start, ask, offer } => {
+                let asked = asked(wish, *latest_start, ask.as_ref(), offer.as_ref());
+                fsm.check_wait(actor, &asked).map(|_| ())
             }
+            ReservationCommand::Accept { id } => fsm.check_accept(id).map(|_| ()),
+            ReservationCommand::Decline { id } => fsm.check_decline(id).map(|_| ()),
             ReservationCommand::Approve { id } => fsm.check_approval(id).map(|_| ()),
             ReservationCommand::Deny { id, why } => fsm.check_denial(id, why).map(|_| ()),
             ReservationCommand::Import { reservations, .. } => {
@@ -79,9 +85,12 @@ impl Act for ReservationCommand {
     fn act(&self, fsm: &mut Fsm, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
         match self {
             ReservationCommand::Create(wish) => fsm.create_reservation(turn, wish),
-            ReservationCommand::Wait { wish, latest_start, ask } => {
-                fsm.wait_for_reservation(turn, &asked(wish, *latest_start, ask.as_ref()))
+            ReservationCommand::Wait { wish, latest_start, ask, offer } => {
+                let asked = asked(wish, *latest_start, ask.as_ref(), offer.as_ref());
+                fsm.wait_for_reservation(turn, &asked)
             }
+            ReservationCommand::Accept { id } => fsm.accept_offer(turn, id),
+            ReservationCommand::Decline { id } => fsm.decline_offer(turn, id),
             ReservationCommand::Approve { id } => fsm.approve_reservation(turn, id),
             ReservationCommand::Deny { id, why } => fsm.deny_reservation(turn, id, why),
             ReservationCommand::Import { reservations, import } => {

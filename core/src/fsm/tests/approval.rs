@@ -75,7 +75,7 @@ fn ask_for(
     let starts_at = wish.window.starts_at;
     let ask = AskForApproval { reason: "the deadline".to_owned(), latest_start: starts_at + more };
     let (latest_start, ask) = (starts_at + wait, Some(ask));
-    let command = ReservationCommand::Wait { wish: Box::new(wish), latest_start, ask };
+    let command = ReservationCommand::Wait { wish: Box::new(wish), latest_start, ask, offer: None };
     w.give(bob(), Command::Reservation(command))
 }
 
@@ -283,7 +283,8 @@ fn within_the_limits_jobs_leave_as_for_anybody_who_reserves() {
     other.owner = user("carl");
     other.gpus.node = Some(node("titan01"));
     let latest_start = w.now;
-    let wait = ReservationCommand::Wait { wish: Box::new(other), latest_start, ask: None };
+    let wait =
+        ReservationCommand::Wait { wish: Box::new(other), latest_start, ask: None, offer: None };
     w.give(person("carl"), Command::Reservation(wait)).unwrap();
     assert!(w.fsm.waitlist().waits(&res("o")).is_some());
     let asked = wish(&w, "r", 2, Millis::hours(3), HOUR);

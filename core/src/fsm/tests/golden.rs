@@ -51,7 +51,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 85, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 87, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -385,6 +385,7 @@ fn limits(w: &mut World) {
     projects(w);
     classes(w);
     super::approval::golden(w);
+    super::offers::golden(w);
     let (name, groups) =
         (super::world::user("ada"), [GroupName::parse("students").unwrap()].into());
     let ada = Actor { who: Who::User { name, admin: false, groups }, ..person("ada") };

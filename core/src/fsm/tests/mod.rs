@@ -31,6 +31,7 @@ mod no_image;
 mod nodes;
 mod notices;
 mod numbers;
+mod offers;
 mod open_ended;
 mod preemption;
 mod probing;

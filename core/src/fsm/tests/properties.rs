@@ -48,6 +48,18 @@ enum Step {
         minutes: u64,
         wait_minutes: u64,
     },
+    /// A place is offered, but not in the window that begins so much later.
+    Offer {
+        who: usize,
+        gpus: u32,
+        minutes: u64,
+        wait_minutes: u64,
+        quiet: (u64, u64),
+    },
+    AnswerOffer {
+        which: usize,
+        accept: bool,
+    },
     /// Above a limit that admins set, or lift.
     Ask {
         who: usize,
@@ -205,6 +217,11 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..3_usize, 1..5_u32, 1..300_u64, 0..600_u64).prop_map(
             |(who, gpus, minutes, wait_minutes)| Step::Wait { who, gpus, minutes, wait_minutes }
         ),
+        3 => (0..3_usize, 1..5_u32, 1..300_u64, 5..900_u64, (0..200_u64, 1..300_u64)).prop_map(
+            |(who, gpus, minutes, wait_minutes, quiet)| Step::Offer { who, gpus, minutes, wait_minutes, quiet }
+        ),
+        3 => (some.clone(), any::<bool>())
+            .prop_map(|(which, accept)| Step::AnswerOffer { which, accept }),
         2 => (0..2_usize, 1..5_u32, 1..300_u64, 0..600_u64).prop_map(
             |(who, gpus, minutes, wait_minutes)| Step::Ask { who, gpus, minutes, wait_minutes }
         ),
@@ -320,13 +337,14 @@ fn wait(
     (who, count): (&str, u32),
     [length, wait]: [Millis; 2],
     ask: Option<Millis>,
+    offer: Option<Vec<Window>>,
 ) {
     let window = Window { starts_at: w.now, ends_at: w.now + length };
     let gpus = GpuRequest { count, ..GpuRequest::default() };
     let id = res(&format!("r{number}"));
     let wish = Box::new(CreateReservation::plain(id, user(who), gpus, window));
     let ask = ask.map(|wait| AskForApproval { reason: "x".to_owned(), latest_start: w.now + wait });
-    let command = ReservationCommand::Wait { wish, latest_start: w.now + wait, ask };
+    let command = ReservationCommand::Wait { wish, latest_start: w.now + wait, ask, offer };
     drop(w.give(person(who), Command::Reservation(command)));
 }
 
@@ -350,6 +368,22 @@ fn approve(w: &mut World, which: usize, deny: bool) {
     }
 }
 
+/// What is offered is its owner's at once, or nobody's.
+fn answer_offer(w: &mut World, which: usize, accept: bool) {
+    let offered = w.fsm.open_reservations().filter(|r| r.offered_until().is_some());
+    let Some(id) = pick(offered.map(|r| r.id.clone()), which) else { return };
+    let command = match accept {
+        true => ReservationCommand::Accept { id: id.clone() },
+        false => ReservationCommand::Decline { id: id.clone() },
+    };
+    let reply = w.give(person("root"), Command::Reservation(command)).unwrap();
+    let r = w.fsm.reservation(&id);
+    match accept {
+        true => assert!(r.is_some_and(|r| r.offered_until().is_none()), "{reply:?}"),
+        false => assert!(r.is_none(), "{reply:?}"),
+    }
+}
+
 /// Takes one step. Refusals are part of the game; broken invariants panic inside.
 fn take(w: &mut World, number: usize, step: &Step) {
     match step {
@@ -359,12 +393,20 @@ fn take(w: &mut World, number: usize, step: &Step) {
         }
         Step::Wait { who, gpus, minutes, wait_minutes } => {
             let times = [*minutes, *wait_minutes].map(Millis::minutes);
-            wait(w, number, (PEOPLE[*who], *gpus), times, None);
+            wait(w, number, (PEOPLE[*who], *gpus), times, None, None);
         }
+        Step::Offer { who, gpus, minutes, wait_minutes, quiet: (from, length) } => {
+            let times = [*minutes, *wait_minutes].map(Millis::minutes);
+            let starts_at = w.now + Millis::minutes(*from);
+            let quiet = Window { starts_at, ends_at: starts_at + Millis::minutes(*length) };
+            wait(w, number, (PEOPLE[*who], *gpus), times, None, Some(vec![quiet]));
+        }
+        Step::AnswerOffer { which, accept } => answer_offer(w, *which, *accept),
         Step::Ask { who, gpus, minutes, wait_minutes } => {
             let times = [*minutes, *wait_minutes].map(Millis::minutes);
             let more = Millis::minutes(*wait_minutes * 2);
-            wait(w, number, (PEOPLE[*who], *gpus), times, Some(more));
+            let offer = number.is_multiple_of(2).then(Vec::new);
+            wait(w, number, (PEOPLE[*who], *gpus), times, Some(more), offer);
         }
         Step::Limit { gpus } => {
             let limits = ReservationLimits { gpus: *gpus, ..ReservationLimits::default() };

@@ -23,17 +23,23 @@ use crate::waitlist::{WAIT_MAX, WAITING_EACH_MAX};
 
 const HOUR: Millis = Millis::hours(1);
 
-fn any(count: u32) -> GpuRequest {
+pub(super) fn any(count: u32) -> GpuRequest {
     GpuRequest { count, ..GpuRequest::default() }
 }
 
-fn these(gpus: &[u32]) -> GpuRequest {
+pub(super) fn these(gpus: &[u32]) -> GpuRequest {
     let uuids: Vec<GpuUuid> = gpus.iter().map(|index| gpu("titan01", *index)).collect();
     GpuRequest { count: u32::try_from(gpus.len()).unwrap(), uuids, ..GpuRequest::default() }
 }
 
 /// One that could begin now, and lasts this long.
-fn wish(w: &World, who: &str, name: &str, gpus: GpuRequest, length: Millis) -> CreateReservation {
+pub(super) fn wish(
+    w: &World,
+    who: &str,
+    name: &str,
+    gpus: GpuRequest,
+    length: Millis,
+) -> CreateReservation {
     let window = Window { starts_at: w.now, ends_at: w.now + length };
     CreateReservation::plain(res(name), user(who), gpus, window)
 }
@@ -45,7 +51,8 @@ fn wait_as(
     wait: Millis,
 ) -> Result<Reply, Rejection> {
     let latest_start = wish.window.starts_at + wait;
-    let command = ReservationCommand::Wait { wish: Box::new(wish), latest_start, ask: None };
+    let command =
+        ReservationCommand::Wait { wish: Box::new(wish), latest_start, ask: None, offer: None };
     w.give(actor, Command::Reservation(command))
 }
 
@@ -54,14 +61,14 @@ fn wait(w: &mut World, who: &str, name: &str, gpus: u32, length: Millis, wait: M
     wait_as(w, person(who), wish, wait).unwrap()
 }
 
-fn release(w: &mut World, name: &str) {
+pub(super) fn release(w: &mut World, name: &str) {
     let command = ReservationCommand::Release { id: res(name) };
     w.give(person("root"), Command::Reservation(command)).unwrap();
     w.release("titan01");
 }
 
 /// bob has all four GPUs of the only node, each in a reservation of its own: `b0` to `b3`.
-fn full(length: Millis) -> World {
+pub(super) fn full(length: Millis) -> World {
     let mut w = World::with(&["titan01"]);
     let no_show = Some(Millis::ZERO);
     let rules =
@@ -75,7 +82,7 @@ fn full(length: Millis) -> World {
     w
 }
 
-fn starts(w: &World, name: &str) -> Option<Timestamp> {
+pub(super) fn starts(w: &World, name: &str) -> Option<Timestamp> {
     w.fsm.reservation(&res(name)).map(|r| r.wanted().window.starts_at)
 }
 

@@ -461,7 +461,7 @@ fn after_a_restore_the_agents_word_counts() {
 }
 
 /// Back to `backup`, an hour before; the node is asked what it holds.
-fn restored(w: &mut World, backup: (Fsm, u64)) {
+pub(super) fn restored(w: &mut World, backup: (Fsm, u64)) {
     restored_as(w, backup, 2);
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::offer::fmt_offer;
 use super::reservation::{
     Edited, fmt_done, fmt_lapsed, fmt_moved, fmt_risk, fmt_unshared, fmt_wait_over, fmt_waits,
     window_from,
@@ -320,6 +321,14 @@ fn fmt_half_life(
     write!(f, "use counts half after {half_life}, set by {by}; it was {before}")
 }
 
+fn fmt_liveness(f: &mut fmt::Formatter<'_>, node: &NodeName, liveness: Liveness) -> fmt::Result {
+    match liveness {
+        Liveness::Ready => write!(f, "{node} is heard again"),
+        Liveness::Suspect => write!(f, "{node} is silent; nothing new is placed on it"),
+        Liveness::Unreachable => write!(f, "{node} is unreachable; its work is left alone"),
+    }
+}
+
 /// With the fleet's default, where that counts.
 fn fmt_queued(
     f: &mut fmt::Formatter<'_>,
@@ -378,6 +387,7 @@ impl Event {
                 format!("{sentence}; it ends in {} now", length(ends_at))
             }
             Event::Idle(event) => event.told(then),
+            Event::Offer(event) => event.told(then, names),
             Event::ReservationEdited { by, edit, waits_for, .. } => {
                 Edited { by, edit, waits_for: waits_for.as_ref(), then: Some(then), names }
                     .to_string()
@@ -454,11 +464,7 @@ impl Event {
             E::NodeDraining { node, by, reason, .. } => fmt_draining(f, node, by, reason),
             E::NodeDrained { node } => write!(f, "{node} is empty"),
             E::NodeSuspended { node, reason } => write!(f, "{node} suspended: {reason}"),
-            E::LivenessChanged { node, liveness } => match liveness {
-                Liveness::Ready => write!(f, "{node} is heard again"),
-                Liveness::Suspect => write!(f, "{node} is silent; nothing new is placed on it"),
-                Liveness::Unreachable => write!(f, "{node} is unreachable; its work is left alone"),
-            },
+            E::LivenessChanged { node, liveness } => fmt_liveness(f, node, *liveness),
             E::ConditionRaised { node, gpu, severity, message, .. }
             | E::ConditionChanged { node, gpu, severity, message, .. } => {
                 let (what, severity) = (subject(names, node, gpu.as_ref()), severity.word());
@@ -685,6 +691,7 @@ impl Event {
             E::Idle(event) => write!(f, "{event}"),
             E::Risk(event) => fmt_risk(f, event, names),
             E::Approval(event) => write!(f, "{event}"),
+            E::Offer(event) => fmt_offer(f, event, names),
             E::Notice(event) => write!(f, "{event}"),
         }
     }

@@ -9,6 +9,7 @@ mod event;
 mod gpu;
 mod job;
 mod node;
+mod offer;
 mod reservation;
 mod wait;
 

@@ -167,6 +167,8 @@ impl fmt::Display for WaitOverWhy {
             Self::Refused { why } => f.write_str(why),
             Self::Denied { by, why } => write!(f, "denied by {by}: {why}"),
             Self::NotApproved => f.write_str("nobody approved it by its latest start"),
+            Self::NotAccepted { offers: 1 } => f.write_str("its offer was not accepted"),
+            Self::NotAccepted { offers } => write!(f, "none of its {offers} offers was accepted"),
         }
     }
 }
@@ -247,6 +249,7 @@ pub(super) fn fmt_wait_over(f: &mut fmt::Formatter<'_>, why: &WaitOverWhy) -> fm
         WaitOverWhy::TooLate
         | WaitOverWhy::Cancelled { .. }
         | WaitOverWhy::Refused { .. }
-        | WaitOverWhy::NotApproved => write!(f, "removed from the waiting list: {why}"),
+        | WaitOverWhy::NotApproved
+        | WaitOverWhy::NotAccepted { .. } => write!(f, "removed from the waiting list: {why}"),
     }
 }

@@ -332,6 +332,26 @@ pub(super) fn requested_reservation() -> pb::Reservation {
     }
 }
 
+/// One whose place its owner has to accept.
+pub(super) fn offered_reservation() -> pb::Reservation {
+    pb::Reservation {
+        id: "res-5wd8qn".to_owned(),
+        node: "titan01".to_owned(),
+        gpus: vec![gpu_ref(0), gpu_ref(3)],
+        starts_at_unix_ms: at(60),
+        ends_at_unix_ms: at(300),
+        state: "offered".to_owned(),
+        waits_for: String::new(),
+        offer: Some(pb::ReservationOffer {
+            until_unix_ms: at(30),
+            next_unix_ms: 0,
+            declined: 1,
+            most: 3,
+        }),
+        ..waiting_reservation()
+    }
+}
+
 pub(super) fn waiting_reservation() -> pb::Reservation {
     pb::Reservation {
         id: "res-4kx2mt".to_owned(),
@@ -387,6 +407,7 @@ pub(super) fn reservation() -> pb::Reservation {
         latest_start_unix_ms: 0,
         waits_for: String::new(),
         approval: None,
+        offer: None,
         idle_since_unix_ms: at(0),
         idle_release_unix_ms: at(300),
     }
