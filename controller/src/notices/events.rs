@@ -13,6 +13,7 @@ use fleet_core::idle::IdleEvent;
 use fleet_core::name::{NodeName, UserName};
 use fleet_core::node::Liveness;
 use fleet_core::notice::NoticeKind;
+use fleet_core::offer::OfferEvent;
 use fleet_core::preemption::PreemptionEvent;
 use fleet_core::reservation::WaitOverWhy;
 use fleet_core::risk::RiskEvent;
@@ -31,6 +32,7 @@ const DELAYED_FOR: Millis = Millis::minutes(2);
 
 /// Commands by which people make reservations: these they know of.
 const MAKE_ONE: [&str; 2] = ["create_reservation", "wait_for_reservation"];
+const ACCEPT: &str = "accept_reservation";
 const MAKE_MANY: [&str; 2] = ["create_series", "import_reservations"];
 
 /// The people who hear something.
@@ -64,6 +66,8 @@ pub(super) struct Notice {
     pub(super) sentence: String,
     /// When the reservation is, where that is new.
     pub(super) window: Option<Window>,
+    /// Until when an offer is open: the user who reads it may answer until then.
+    pub(super) offered_until: Option<Timestamp>,
     /// Not before then, and only while that lasts.
     pub(super) held: Option<(Timestamp, While)>,
 }
@@ -90,6 +94,7 @@ pub(super) struct JobKnown {
 pub(super) trait World {
     /// The owner, and the users that share it.
     fn users_of(&self, reservation: &ReservationId) -> Vec<UserName>;
+    fn owner_of(&self, reservation: &ReservationId) -> Option<UserName>;
     fn window_of(&self, reservation: &ReservationId) -> Option<Window>;
     fn job(&self, job: &JobId) -> Option<JobKnown>;
 }
@@ -103,6 +108,10 @@ impl World for Fsm {
                 None => self.owner_of_reservation(id).cloned().into_iter().collect(),
             },
         }
+    }
+
+    fn owner_of(&self, id: &ReservationId) -> Option<UserName> {
+        self.owner_of_reservation(id).cloned()
     }
 
     fn window_of(&self, id: &ReservationId) -> Option<Window> {
@@ -124,6 +133,7 @@ struct News {
     /// The name of a user who did it, and knows. Empty: nobody did.
     by: String,
     window: Option<Window>,
+    offered_until: Option<Timestamp>,
     held: Option<(Timestamp, While)>,
 }
 
@@ -162,6 +172,7 @@ pub(super) fn notices(body: &AuditBody, world: &dyn World, names: &dyn Names) ->
             about: news.about,
             sentence,
             window: news.window,
+            offered_until: news.offered_until,
             held: news.held,
         };
         made.push((to, notice));
@@ -193,6 +204,7 @@ fn of_reservation(id: &ReservationId, people: Vec<UserName>, by: &str) -> News {
         about: id.to_string(),
         by: by.to_owned(),
         window: None,
+        offered_until: None,
         held: None,
     }
 }
@@ -209,6 +221,8 @@ fn reservation_news(
             // What its maker does not know is a place from the waiting list.
             let action = body.action.as_str();
             let is_made = MAKE_MANY.contains(&action) || (MAKE_ONE.contains(&action) && place == 0);
+            // The first one says that it was accepted.
+            let is_made = is_made || (action == ACCEPT && place == 1);
             let people = std::iter::once(owner).chain(with).cloned().collect();
             let window = Some(Window { starts_at: *starts_at, ends_at: *ends_at });
             News { window, ..of_reservation(reservation, people, if is_made { "?" } else { "" }) }
@@ -238,6 +252,10 @@ fn reservation_news(
             reservation,
             why: WaitOverWhy::TooLate | WaitOverWhy::Refused { .. } | WaitOverWhy::NotApproved,
         } => known(reservation, ""),
+        Event::Offer(event) => return offer_news(body, place, event, world),
+        Event::ReservationWaitOver { reservation, why: WaitOverWhy::NotAccepted { .. } } => {
+            known(reservation, "?")
+        }
         Event::ReservationWaitOver { reservation, why: WaitOverWhy::Denied { by, .. } } => {
             known(reservation, by)
         }
@@ -283,6 +301,32 @@ fn reservation_news(
     })
 }
 
+fn offer_news(
+    body: &AuditBody,
+    place: usize,
+    event: &OfferEvent,
+    world: &dyn World,
+) -> Option<News> {
+    let owner = |id: &ReservationId, by: &str| {
+        of_reservation(id, world.owner_of(id).into_iter().collect(), by)
+    };
+    Some(match event {
+        OfferEvent::Made { reservation, owner, window, until, .. } => {
+            // A user whose wish is offered at once reads it in the answer.
+            let is_answer = MAKE_ONE.contains(&body.action.as_str()) && place == 1;
+            let by = if is_answer { "?" } else { "" };
+            let (window, offered_until) = (Some(*window), Some(*until));
+            News { window, offered_until, ..of_reservation(reservation, vec![owner.clone()], by) }
+        }
+        // What follows says where and when it is.
+        OfferEvent::Accepted { .. } => return None,
+        OfferEvent::Declined { reservation, by, .. } => owner(reservation, by),
+        OfferEvent::NotAnswered { reservation, .. } | OfferEvent::Withdrawn { reservation, .. } => {
+            owner(reservation, "")
+        }
+    })
+}
+
 fn is_person(body: &AuditBody) -> bool {
     matches!(body.actor.who, fleet_core::Who::User { .. })
 }
@@ -313,6 +357,7 @@ fn job_news(body: &AuditBody, event: &Event, world: &dyn World) -> Option<News> 
         about: job.to_string(),
         by: by.to_owned(),
         window: None,
+        offered_until: None,
         held: None,
     })
 }
@@ -351,5 +396,5 @@ fn fleet_news(at: Timestamp, event: &Event) -> Option<News> {
         _ => return None,
     };
     let (kind, by, window) = (NoticeKind::Fleet, String::new(), None);
-    Some(News { to: To::Admins, kind, about, by, window, held })
+    Some(News { to: To::Admins, kind, about, by, window, offered_until: None, held })
 }

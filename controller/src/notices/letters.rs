@@ -118,8 +118,11 @@ fn sentence(notice: &Notice, site: &Site) -> String {
     let mut text: String = notice.sentence.chars().take(SENTENCE_CHARS_MAX).collect();
     // A note may hold line breaks; each notice is one line.
     text = text.replace(['\n', '\r'], " ");
-    match notice.window {
-        Some(window) => format!("{text} ({})", site.span(window)),
+    if let Some(window) = notice.window {
+        text = format!("{text} ({})", site.span(window));
+    }
+    match notice.offered_until {
+        Some(until) => format!("{text}. Accept it before {}", site.minute(until)),
         None => text,
     }
 }
@@ -128,12 +131,17 @@ fn sentence(notice: &Notice, site: &Site) -> String {
 fn commands(notices: &[Notice]) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     for notice in notices {
-        let command = match notice.about.as_str() {
+        let answers =
+            ["accept", "decline"].map(|verb| format!("fleet reservation {verb} {}", notice.about));
+        let answers = answers.into_iter().filter(|_| notice.offered_until.is_some());
+        let more = match notice.about.as_str() {
             "" => "fleet status".to_owned(),
             about => format!("fleet why {about}"),
         };
-        if !commands.contains(&command) && commands.len() < NAMED_MAX {
-            commands.push(command);
+        for command in answers.chain([more]) {
+            if !commands.contains(&command) && commands.len() < NAMED_MAX {
+                commands.push(command);
+            }
         }
     }
     commands

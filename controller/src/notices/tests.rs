@@ -81,6 +81,10 @@ impl World for Known {
         if *id == res("a") { vec![user("ada"), user("bob")] } else { Vec::new() }
     }
 
+    fn owner_of(&self, id: &ReservationId) -> Option<UserName> {
+        (*id == res("a")).then(|| user("ada"))
+    }
+
     fn window_of(&self, _: &ReservationId) -> Option<Window> {
         Some(eight_hours())
     }
@@ -138,6 +142,7 @@ fn notice(seq: u64, minutes: u64, about: &str) -> Notice {
         about: about.to_owned(),
         sentence: format!("{about}: news {seq}"),
         window: None,
+        offered_until: None,
         held: None,
     }
 }

@@ -9,6 +9,7 @@ use fleet_core::hold::HoldEvent;
 use fleet_core::idle::IdleEvent;
 use fleet_core::node::Liveness;
 use fleet_core::notice::NoticeKind;
+use fleet_core::offer::OfferEvent;
 use fleet_core::reservation::{Edit, GpuRequest, WaitOverWhy};
 use fleet_core::risk::{Keeps, RiskEvent};
 use fleet_core::time::{Millis, Timestamp};
@@ -89,6 +90,51 @@ fn who_may_approve_hears_what_is_asked_for_and_its_owner_hears_the_answer() {
     assert_eq!(said("prof", over(denied)), "ada,bob: res-a: denied by prof: too many");
     let lapsed = said("root", over(WaitOverWhy::NotApproved));
     assert!(lapsed.ends_with("nobody approved it by its latest start"), "{lapsed}");
+}
+
+#[test]
+fn its_owner_hears_of_an_offer_and_that_nobody_answered() {
+    let offer = |event| Event::Offer(Box::new(event));
+    let made = || {
+        let window = Window { starts_at: NOW + Millis::minutes(30), ..eight_hours() };
+        let (node, gpus, until) = (node("titan01"), vec![gpu(1)], NOW + Millis::minutes(30));
+        let (reservation, owner) = (res("a"), user("ada"));
+        offer(OfferEvent::Made { reservation, owner, node, gpus, window, until })
+    };
+    let [(to, notice)] = heard_of(fleet(), "advance_time", vec![made()]).try_into().unwrap();
+    assert_eq!(to, To::People(vec![user("ada")]), "those who share it cannot accept it");
+    assert_eq!(notice.offered_until, Some(NOW + Millis::minutes(30)));
+    assert!(notice.sentence.starts_with("res-a: offered to ada: titan01:1, in 30m for "));
+    let waits = Event::ReservationWaits {
+        reservation: res("a"),
+        owner: user("ada"),
+        gpus: GpuRequest { count: 1, ..GpuRequest::default() },
+        earliest_start: NOW,
+        latest_start: NOW,
+        place: 1,
+    };
+    let at_once = vec![waits, made()];
+    assert_eq!(heard_of(person("ada"), "wait_for_reservation", at_once.clone()).len(), 0);
+    assert_eq!(heard_of(person("root"), "wait_for_reservation", at_once).len(), 1);
+    let said = |by: &str, event| said(person(by), offer(event));
+    let late = OfferEvent::NotAnswered { reservation: res("a"), declined: 1 };
+    assert_eq!(
+        said("bob", late),
+        "ada: res-a: nobody answered the offer: that counts as declined (1 of 3 were not accepted)"
+    );
+    let declined =
+        |by: &str| OfferEvent::Declined { reservation: res("a"), by: by.to_owned(), declined: 2 };
+    let heard = heard_of(person("ada"), "decline_reservation", vec![offer(declined("ada"))]);
+    assert!(heard.is_empty());
+    assert!(said("root", declined("root")).starts_with("ada: res-a: offer declined by root"));
+    let gone =
+        OfferEvent::Withdrawn { reservation: res("a"), why: "titan01 is draining".to_owned() };
+    assert!(said("root", gone).ends_with("that does not count as declined"));
+    // One who accepts knows where it is; if an admin accepts, its owner hears that.
+    let accepted = OfferEvent::Accepted { reservation: res("a"), by: "ada".to_owned() };
+    let both = vec![offer(accepted), created("ada")];
+    assert_eq!(heard_of(person("ada"), "accept_reservation", both.clone()).len(), 0);
+    assert_eq!(heard_of(person("root"), "accept_reservation", both).len(), 1);
 }
 
 #[test]

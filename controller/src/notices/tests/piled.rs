@@ -55,6 +55,16 @@ fn one_thing_is_the_subject_and_more_are_counted() {
     {
         assert!(mail.body.contains(line), "{}", mail.body);
     }
+    let mut offered = notice(6, 0, "res-c");
+    offered.offered_until = Some(NOW + Millis::minutes(30));
+    let mail = letter(&user("ada"), "x@y.z", &[offered], 0, NOW, &site());
+    assert!(
+        mail.subject.ends_with(". Accept it before Mon 2026-11-30 09:30 CET"),
+        "{}",
+        mail.subject
+    );
+    let answers = "More:\n  fleet reservation accept res-c\n  fleet reservation decline res-c\n";
+    assert!(mail.body.contains(answers), "{}", mail.body);
     let next_day = Window { starts_at: NOW, ends_at: NOW + Millis::hours(24) };
     let mut long = notice(1, 0, "res-b");
     long.window = Some(next_day);
