@@ -12,6 +12,7 @@ use fleet_core::lease::{Epoch, LeaseHolder};
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Timestamp;
 use fleet_daemon::progress::Pulse;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
@@ -406,7 +407,11 @@ impl Reconciler {
         let stop = matches!(order, AttemptOrder::Stop { .. });
         let asks = matches!(order, AttemptOrder::AskCheckpoint(Asker::Person(_)));
         if let Err(error) = running.orders.try_send(order) {
-            tracing::warn!(%id, %error, "order not passed on yet");
+            match &error {
+                TrySendError::Full(_) => tracing::warn!(%id, "order not passed on yet"),
+                // It has ended by itself, and the word of that comes next.
+                TrySendError::Closed(_) => tracing::debug!(%id, "it has ended before the order"),
+            }
             // Planned again with the next heartbeat.
             if let Some(row) = self.table.rows.get_mut(id).filter(|_| stop) {
                 row.stop_grace = None;
