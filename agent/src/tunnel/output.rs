@@ -345,6 +345,42 @@ mod tests {
         assert_eq!(tail(&["x"], 0), "");
     }
 
+    #[tokio::test]
+    async fn the_last_lines_of_a_long_log_are_the_same_from_any_segment() {
+        let dir = tempfile::tempdir().unwrap();
+        let all: Vec<String> = (0..50).map(|number| format!("line {number}\n")).collect();
+        // Seven bytes of each record, so that lines cross the ends of segments.
+        let text = all.concat();
+        let records: Vec<&[u8]> = text.as_bytes().chunks(7).collect();
+        for (number, segment) in records.chunks(4).enumerate() {
+            let mut bytes = Vec::new();
+            for data in segment {
+                bytes.push(Stream::Stdout.number());
+                bytes.extend(7_u64.to_le_bytes());
+                bytes.extend(u32::try_from(data.len()).unwrap().to_le_bytes());
+                bytes.extend(*data);
+            }
+            std::fs::write(dir.path().join(format!("{:08}.log", number + 1)), bytes).unwrap();
+        }
+        for lines in 0..=60 {
+            let (to, mut frames) = tokio::sync::mpsc::channel(100);
+            let reader = LogReader::new(dir.path().to_owned());
+            let to = ToUser(to);
+            let mut follower = Follower { reader, to: &to };
+            follower.skip_to_tail(dir.path(), lines).await.unwrap();
+            assert!(!follower.send_some().await.unwrap(), "it is at the end");
+            drop(to);
+            let mut sent = Vec::new();
+            while let Some(v1::TunnelFrame { frame: Some(Frame::Stdout(data)) }) =
+                frames.recv().await
+            {
+                sent.extend(data);
+            }
+            let wanted = all[all.len().saturating_sub(lines)..].concat();
+            assert_eq!(String::from_utf8(sent).unwrap(), wanted, "{lines} lines");
+        }
+    }
+
     #[test]
     fn pieces_of_one_stream_travel_together_in_order() {
         let mut joined = Joined::default();
