@@ -116,7 +116,7 @@ fn forty_gpus_of_ten_nodes_take_eleven_lines() {
 
 #[test]
 fn each_cell_of_a_csv_has_one_value_and_no_formula() {
-    let mut reservation = samples::reservation();
+    let mut reservation = samples::reservation::active();
     let note = |note: &str| {
         reservation.note = note.to_owned();
         printer(Format::Csv).list(&[Reservation::from(reservation.clone())]).unwrap()
@@ -204,19 +204,19 @@ fn each_process_has_a_line_and_those_without_a_lease_come_first() {
 
 #[test]
 fn reservations_are_printed_as_agreed() {
-    let requested = Reservation::from(samples::requested_reservation());
+    let requested = Reservation::from(samples::reservation::requested());
     let all = [
-        samples::reservation().into(),
-        samples::waiting_reservation().into(),
-        samples::offered_reservation().into(),
-        requested.with_effect(samples::approval_effect()),
+        samples::reservation::active().into(),
+        samples::reservation::waiting().into(),
+        samples::reservation::offered().into(),
+        requested.with_effect(samples::reservation::approval_effect()),
     ];
     check("reservations", &all);
 }
 
 #[test]
 fn a_narrow_terminal_keeps_the_ids_of_reservations() {
-    let mut reservation = samples::reservation();
+    let mut reservation = samples::reservation::active();
     reservation.owner = "systemd-timesync".to_owned();
     let reservation = Reservation::from(reservation);
     let printer = Printer { columns: || Some(60), ..printer(Format::Table) };

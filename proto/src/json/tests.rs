@@ -95,12 +95,12 @@ fn a_gpu_has_the_agreed_json() {
 
 #[test]
 fn a_reservation_has_the_agreed_json() {
-    let requested = reservation::Reservation::from(samples::requested_reservation());
+    let requested = reservation::Reservation::from(samples::reservation::requested());
     let all = [
-        samples::reservation().into(),
-        samples::waiting_reservation().into(),
-        samples::offered_reservation().into(),
-        requested.with_effect(samples::approval_effect()),
+        samples::reservation::active().into(),
+        samples::reservation::waiting().into(),
+        samples::reservation::offered().into(),
+        requested.with_effect(samples::reservation::approval_effect()),
     ];
     check("reservations", &all);
 }
@@ -203,7 +203,7 @@ fn the_calendar_has_who_has_each_gpu_when() {
     let mut gpus: Vec<gpu::Gpu> = samples::gpus().map(gpu::Gpu::from).into();
     let job = Some("job-8c2m4t".to_owned());
     gpus[1] = gpu::Gpu { job, held_by: Some("eve".to_owned()), ..gpus[1].clone() };
-    let reservation = reservation::Reservation::from(samples::reservation());
+    let reservation = reservation::Reservation::from(samples::reservation::active());
     let calendar = calendar::of(&gpus, std::slice::from_ref(&reservation), samples::at(60));
     check("calendar", &calendar);
     let by = calendar.iter().map(|gpu| gpu.taken.iter().map(|one| one.by).collect::<Vec<_>>());
