@@ -65,7 +65,7 @@ pub(crate) enum Bug {
     SecondServedFirst,
     /// A reservation that moves loses those who share it.
     HoldersForgotten,
-    /// What is approved gets GPUs that somebody else has at that time.
+    /// What is approved takes the GPUs of a reservation, of which nothing is left.
     ApprovedOverOthers,
 }
 
@@ -93,21 +93,21 @@ pub(crate) const ALL: &[Known] = &[
     known("applied-twice", Bug::AppliedTwice, 5),
     known("epoch-check-off", Bug::EpochCheckOff, 18),
     known("fence-off", Bug::FenceOff, 2),
-    known("silence-frees-gpus", Bug::SilenceFreesGpus, 2),
+    known("silence-frees-gpus", Bug::SilenceFreesGpus, 12),
     known("stale-reads", Bug::StaleReads, 4),
     known("absence-stops", Bug::AbsenceStops, 2),
     known("stale-checkpoint-triggers", Bug::StaleCheckpointTriggers, 29),
-    known("torn-counts", Bug::TornCounts, 27),
-    known("queue-first", Bug::QueueFirst, 3),
-    known("requests-forgotten", Bug::RequestsForgotten, 1),
+    known("torn-counts", Bug::TornCounts, 33),
+    known("queue-first", Bug::QueueFirst, 4),
+    known("requests-forgotten", Bug::RequestsForgotten, 2),
     known("released-before-empty", Bug::ReleasedBeforeEmpty, 1),
-    known("wall-clock-believed", Bug::WallClockBelieved, 18),
+    known("wall-clock-believed", Bug::WallClockBelieved, 23),
     known("old-start-forgotten", Bug::OldStartForgotten, 11),
-    known("guarantee-forgotten", Bug::GuaranteeForgotten, 17),
+    known("guarantee-forgotten", Bug::GuaranteeForgotten, 29),
     known("release-not-indexed", Bug::ReleaseNotIndexed, 3),
     in_weeks("second-served-first", Bug::SecondServedFirst, 1),
-    in_weeks("holders-forgotten", Bug::HoldersForgotten, 1),
-    in_weeks("approved-over-others", Bug::ApprovedOverOthers, 1),
+    in_weeks("holders-forgotten", Bug::HoldersForgotten, 2),
+    in_weeks("approved-over-others", Bug::ApprovedOverOthers, 2),
 ];
 
 pub(crate) fn named(name: &str) -> Option<Bug> {
@@ -259,35 +259,24 @@ fn without_holders(fsm: &Fsm, outcome: &Outcome) -> Option<Fsm> {
     Fsm::from_snapshot(&serde_json::to_vec(&document).ok()?).ok()
 }
 
-/// What is approved and would have to wait takes the place of a reservation, which keeps it too.
+/// What is approved and would have to wait takes the place of a reservation, whose owner is not told.
 fn approved_over_others(fsm: &Fsm, index: u64, envelope: &Envelope) -> Option<(Fsm, Outcome)> {
     let Command::Reservation(ReservationCommand::Approve { .. }) = &envelope.command else {
         return None;
     };
     let waits = fsm.clone().apply(index, envelope).reply;
     matches!(waits, Ok(Reply::ReservationWaits { .. })).then_some(())?;
-    let document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
-    let taken = document.pointer("/fsm/reservations")?.as_object()?;
-    let is_held_here =
-        |one: &serde_json::Value| one.get("handed_out").is_none_or(serde_json::Value::is_null);
-    for (id, reservation) in taken.iter().filter(|(_, one)| is_held_here(one)) {
-        let Some(mut over) = with_reservation(fsm, id, None) else { continue };
+    fsm.reservations().filter(|one| one.is_open()).find_map(|one| {
+        let mut over = without_reservation(fsm, one.id.as_str())?;
         let outcome = over.apply(index, envelope);
-        if matches!(outcome.reply, Ok(Reply::ReservationCreated { .. })) {
-            return with_reservation(&over, id, Some(reservation)).map(|over| (over, outcome));
-        }
-    }
-    None
+        matches!(outcome.reply, Ok(Reply::ReservationCreated { .. })).then_some((over, outcome))
+    })
 }
 
-/// The same state with that reservation, or without it.
-fn with_reservation(fsm: &Fsm, id: &str, one: Option<&serde_json::Value>) -> Option<Fsm> {
+/// The same state without that reservation.
+fn without_reservation(fsm: &Fsm, id: &str) -> Option<Fsm> {
     let mut document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
-    let all = document.pointer_mut("/fsm/reservations")?.as_object_mut()?;
-    match one {
-        Some(one) => drop(all.insert(id.to_owned(), one.clone())),
-        None => drop(all.remove(id)),
-    }
+    document.pointer_mut("/fsm/reservations")?.as_object_mut()?.remove(id)?;
     Fsm::from_snapshot(&serde_json::to_vec(&document).ok()?).ok()
 }
 
