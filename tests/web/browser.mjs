@@ -10,17 +10,19 @@ import { chromium } from "playwright-core";
 const WAIT_MS = 10_000;
 
 export class Browser {
-  static async launch({ url, login, shots, job }) {
+  static async launch({ url, login, shots, job, offered }) {
     const chrome = await chromium.launch({
       executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
       args: process.getuid?.() === 0 ? ["--no-sandbox"] : [],
     });
     if (shots) mkdirSync(shots, { recursive: true });
-    return new Browser(chrome, { url: url.replace(/\/$/, ""), logins: login, shots, running: job });
+    return new Browser(chrome, {
+      url: url.replace(/\/$/, ""), logins: login, shots, running: job, offered,
+    });
   }
 
-  constructor(chrome, { url, logins, shots, running }) {
-    Object.assign(this, { chrome, url, logins, shots, running });
+  constructor(chrome, { url, logins, shots, running, offered }) {
+    Object.assign(this, { chrome, url, logins, shots, running, offered });
     this.people = [];
     this.contexts = [];
     this.errors = [];
@@ -57,6 +59,12 @@ export class Browser {
   job() {
     if (!this.running) throw new Skipped("needs a job that prints; give --job");
     return this.running;
+  }
+
+  /** Two reservations that are offered to the second person. */
+  offers() {
+    if (this.offered.length < 2) throw new Skipped("needs two offers; give --offered twice");
+    return this.offered;
   }
 
   /** A page of somebody who is not logged in. */

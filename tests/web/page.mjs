@@ -2,11 +2,12 @@
 //
 //   npm install
 //   node page.mjs --url https://ctrl:7443 --login https://ctrl:7443/login#CODE --login https://ctrl:7443/login#CODE2 \
-//     [--shots DIR] [--job ID] [CASE…]
+//     [--shots DIR] [--job ID] [--offered ID --offered ID] [CASE…]
 //
 // Each --login is what `fleet web` printed for one person. All cases need two different people. The test makes
 // reservations some days ahead and releases them. All cases need a node with two neighbouring GPUs that are free then,
-// and with --job a job of the first person that prints a line each second (`run.sh` starts one).
+// with --job a job of the first person that prints a line each second, and with --offered two reservations that are
+// offered to the second person and have not declined an offer (`run.sh` makes all of them).
 
 import { parseArgs } from "node:util";
 
@@ -23,6 +24,7 @@ const { values, positionals } = parseArgs({
     login: { type: "string", multiple: true, default: [] },
     shots: { type: "string" },
     job: { type: "string" },
+    offered: { type: "string", multiple: true, default: [] },
     list: { type: "boolean", default: false },
   },
 });
@@ -33,7 +35,7 @@ if (values.list) {
 }
 if (!values.url || values.login.length === 0 || unknown.length > 0) {
   if (unknown.length > 0) console.error(`no case is named ${unknown.join(", ")}; --list shows all cases`);
-  console.error("usage: node page.mjs --url URL --login URL#CODE [--login URL#CODE] [--shots DIR] [--job ID] [--list] [CASE…]");
+  console.error("usage: node page.mjs --url URL --login URL#CODE [--login URL#CODE] [--shots DIR] [--job ID] [--offered ID]… [--list] [CASE…]");
   process.exit(2);
 }
 

@@ -38,6 +38,7 @@ done
 export FLEET_CONFIG=$state/fleet.toml
 # The second person asks for approval above this.
 "$fleet" reservation limits '*' --time 48h >"$target/limits.log"
+: >"$target/offers.log"
 one=$("$fleet" web)
 # An account of every machine, which fleet dev lets in.
 other=$(setpriv --reuid nobody --clear-groups "$fleet" web)
@@ -45,6 +46,11 @@ cd "$target"
 # It prints while the test reads it.
 job=$("$fleet" run -d -G 1 --node titan02 -t 1h -- sh -c \
     'for i in $(seq 3000); do printf "\033[32mstep %s\033[0m <script>alert(1)</script>\n" "$i"; sleep 1; done')
+offers=()
+for _ in 1 2; do
+    id=$(setpriv --reuid nobody --clear-groups "$fleet" reserve -d -G 1 -t 1h --wait 1d --offer 0-24 2>>"$target/offers.log")
+    offers+=(--offered "$id")
+done
 node page.mjs --url "${one%%/login*}" --login "$one" --login "$other" --shots "$target/shots" \
-    --job "$job" "$@"
+    --job "$job" "${offers[@]}" "$@"
 echo "screenshots are in $target/shots"

@@ -1,6 +1,6 @@
 // What the cases of the test of fleet's web page share.
 //
-// `cases.mjs`, `deciding.mjs` and `minutes.mjs` call it.
+// The files of cases call it.
 
 import assert from "node:assert/strict";
 

@@ -44,6 +44,7 @@ const FILES: &[File] = &[
     file!("question.js"),
     file!("report.js"),
     file!("selection.js"),
+    file!("send.js"),
     file!("stream.js"),
     file!("times.js"),
 ];

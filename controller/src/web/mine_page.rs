@@ -42,8 +42,10 @@ struct Reservation {
     idle_release_at: Option<String>,
     /// Until when its owner may accept the place.
     offered_until: Option<String>,
-    /// Whether the one who looks can release it.
-    open: bool,
+    /// It is over if its owner declines this offer.
+    is_last_offer: bool,
+    /// Whether it has begun; not said where the one who looks cannot release it.
+    begun: Option<bool>,
 }
 
 struct Job {
@@ -59,19 +61,20 @@ struct Job {
 impl Reservation {
     fn of(reservation: ReservationJson, user: &str) -> Self {
         let mine = reservation.owner == user;
-        let open = reservation.state.known().is_some_and(|state| match state {
+        let begun = reservation.state.known().and_then(|state| match state {
             ReservationShown::Requested
             | ReservationShown::Waiting
             | ReservationShown::Offered
-            | ReservationShown::Scheduled
-            | ReservationShown::Active => true,
+            | ReservationShown::Scheduled => Some(false),
+            ReservationShown::Active => Some(true),
             ReservationShown::Ending
             | ReservationShown::Ended
             | ReservationShown::Cancelling
-            | ReservationShown::Cancelled => false,
+            | ReservationShown::Cancelled => None,
         });
         let has_gpus = !reservation.gpus.is_empty();
-        let offered_until = reservation.offer.as_ref().and_then(|offer| offer.until);
+        let offer = reservation.offer.as_ref();
+        let offered_until = offer.and_then(|offer| offer.until);
         let waits = match (reservation.waiting_place, reservation.approval.as_ref()) {
             (Some(_), _) if offered_until.is_some() => None,
             (Some(_), _) if has_gpus => Some("starts earlier if GPUs become free".to_owned()),
@@ -89,7 +92,8 @@ impl Reservation {
             note: reservation.note,
             reason: reservation.unconfirmed.or(reservation.reason).or(waits),
             offered_until: offered_until.map(|at| at.to_string()),
-            open: open && mine,
+            is_last_offer: offer.is_some_and(|offer| offer.declined + 1 >= offer.most),
+            begun: begun.filter(|_| mine),
             owner: Some(reservation.owner).filter(|_| !mine),
             id: reservation.id,
         }

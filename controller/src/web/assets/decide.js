@@ -2,9 +2,9 @@
 //
 // `live.js` calls it for the buttons of a request. The controller decides who may; it refuses anybody else.
 
-import { changeOnce, isUncertain, mark } from "./api.js";
-import * as notices from "./notices.js";
+import { isUncertain } from "./api.js";
 import { ask, askText } from "./question.js";
+import { send } from "./send.js";
 
 /** The longest text that the fleet takes, in bytes. Letters beyond ASCII have several. */
 const REASON_MAX = 512;
@@ -21,7 +21,7 @@ export async function approve(button) {
     text: `Limits do not count for ${id} then. If no GPUs are free in time, it waits for them.`,
     yes: "Approve",
   });
-  if (agreed) await send(button, id, "approve", {}, "approved");
+  if (agreed) await decide(button, id, "approve", {}, "approved");
 }
 
 /** Asks why, then denies the request of this button. */
@@ -36,21 +36,14 @@ export async function deny(button) {
   });
   if (reason === null) return;
   drafts.set(id, reason);
-  await send(button, id, "deny", { reason }, "denied");
+  await decide(button, id, "deny", { reason }, "denied");
 }
 
-async function send(button, id, what, body, done) {
-  // Disabled it would lose the focus.
-  if (button.ariaDisabled === "true") return;
-  button.ariaDisabled = "true";
-  try {
-    await changeOnce(`/api/v1/reservations/${encodeURIComponent(id)}/${what}`, { ...mark(), ...body });
-    drafts.delete(id);
-    notices.report("decide", `${id} is ${done}.`);
-  } catch (error) {
-    notices.report("decide", problem(error, id, done));
-  }
-  button.ariaDisabled = "false";
+async function decide(button, id, what, body, done) {
+  const path = `/api/v1/reservations/${encodeURIComponent(id)}/${what}`;
+  const failed = (error) => problem(error, id, done);
+  const isDone = await send(button, path, { body, key: "decide", done: `${id} is ${done}.`, failed });
+  if (isDone) drafts.delete(id);
 }
 
 function problem(error, id, done) {

@@ -3,11 +3,12 @@
 //
 // The pages work without it, but their times are then in UTC and stay as they were when the page was loaded.
 
-import { changeOnce, isUncertain, mark } from "./api.js";
+import { isUncertain } from "./api.js";
 import { approve, deny } from "./decide.js";
 import * as notices from "./notices.js";
 import { accept, decline } from "./offer.js";
 import { askRelease } from "./question.js";
+import { send } from "./send.js";
 import { listen } from "./stream.js";
 import { localize, setNow } from "./times.js";
 
@@ -48,7 +49,7 @@ async function load() {
   main.replaceChildren(...fresh.childNodes);
   if (!focused) return;
   // The button of what was decided is gone: the next one is as near.
-  const next = document.getElementById(focused) ?? main.querySelector("[data-approve], [data-release]");
+  const next = document.getElementById(focused) ?? main.querySelector("[data-approve], [data-accept], [data-release]");
   next?.focus({ preventScroll: true });
 }
 
@@ -56,17 +57,11 @@ async function release(button) {
   const { release: id, gpus, owner, begun } = button.dataset;
   const agreed = await askRelease({ id, owner, gpus, mine: true, begun: begun === "true" });
   if (!agreed) return;
-  button.disabled = true;
-  try {
-    await changeOnce(`/api/v1/reservations/${encodeURIComponent(id)}/release`, mark());
-    notices.hide("release");
-  } catch (error) {
-    const text = isUncertain(error)
+  const failed = (error) =>
+    isUncertain(error)
       ? `It is not known whether ${id} was released. Check below.`
       : `${id} was not released: ${error.message}`;
-    notices.report("release", text);
-  }
-  button.disabled = false;
+  await send(button, `/api/v1/reservations/${encodeURIComponent(id)}/release`, { key: "release", failed });
   reload();
 }
 
