@@ -133,7 +133,7 @@ pub enum OfferEvent {
     },
     /// Nobody answered. It keeps its place on the list.
     NotAnswered { reservation: ReservationId, declined: u32 },
-    /// The place cannot be kept. That counts as no answer of its owner.
+    /// The place cannot be kept. This does not count as declined.
     Withdrawn { reservation: ReservationId, why: String },
 }
 

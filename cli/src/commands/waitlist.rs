@@ -83,7 +83,9 @@ fn standing(now: &Reservation, clock: &Clock) -> String {
     if let Some(until) = now.offer.as_ref().and_then(|offer| offer.until) {
         let until = clock.day_and_minute(until.0);
         return format!(
-            "{id}: {gpus} {} is offered to you until {until}. Accept: fleet reservation accept {id}; decline: fleet reservation decline {id}",
+            "{id} is offered to you until {until}:\n  {gpus}\n  {}\n\
+             accept it:  fleet reservation accept {id}\n\
+             decline it: fleet reservation decline {id}",
             window_shown(now, clock)
         );
     }

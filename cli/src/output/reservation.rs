@@ -113,12 +113,14 @@ pub(crate) fn asks_shown(reservation: &Reservation, clock: &Clock) -> String {
     format!("waits for approval, starts by {latest} or not at all")
 }
 
-/// `active`; `idle 2h` of an active one whose GPUs compute nothing.
+/// `active`; `idle 2h` of an active one whose GPUs compute nothing; `offered 29m` of one that can be accepted for so long.
 fn state(reservation: &Reservation, clock: &Clock) -> String {
-    match reservation.idle_since {
-        Some(since) => {
-            let ms = clock.now_ms().saturating_sub(since.0);
-            format!("idle {}", about(ms))
+    if let Some(since) = reservation.idle_since {
+        return format!("idle {}", about(clock.now_ms().saturating_sub(since.0)));
+    }
+    match reservation.offer.as_ref().and_then(|offer| offer.until) {
+        Some(until) => {
+            format!("{} {}", reservation.state, about(until.0.saturating_sub(clock.now_ms())))
         }
         None => reservation.state.to_string(),
     }

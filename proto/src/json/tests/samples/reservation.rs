@@ -45,7 +45,7 @@ pub(crate) fn offered() -> pb::Reservation {
         state: "offered".to_owned(),
         waits_for: String::new(),
         offer: Some(pb::ReservationOffer {
-            until_unix_ms: at(30),
+            until_unix_ms: at(60),
             next_unix_ms: 0,
             declined: 1,
             most: 3,
