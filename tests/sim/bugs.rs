@@ -17,6 +17,7 @@ use fleet_core::fsm::Outcome;
 use fleet_core::lease::{Lease, LeaseHolder};
 use fleet_core::name::{ClassName, UserName};
 use fleet_core::node::Liveness;
+use fleet_core::offer::OfferEvent;
 use fleet_core::reply::Reply;
 use fleet_core::time::Millis;
 use fleet_core::{Actor, AuthMethod, Fsm, Who, scheduler};
@@ -67,6 +68,8 @@ pub(crate) enum Bug {
     HoldersForgotten,
     /// What is approved takes the GPUs of a reservation, of which nothing is left.
     ApprovedOverOthers,
+    /// Who declined an offer may be asked again at once.
+    PauseForgotten,
 }
 
 /// One of them: the name to ask for it by, and a seed that finds it.
@@ -108,6 +111,7 @@ pub(crate) const ALL: &[Known] = &[
     in_weeks("second-served-first", Bug::SecondServedFirst, 1),
     in_weeks("holders-forgotten", Bug::HoldersForgotten, 2),
     in_weeks("approved-over-others", Bug::ApprovedOverOthers, 2),
+    in_weeks("pause-forgotten", Bug::PauseForgotten, 2),
 ];
 
 pub(crate) fn named(name: &str) -> Option<Bug> {
@@ -208,6 +212,12 @@ fn with_bug(
             }
             outcome
         }
+        Bug::PauseForgotten => {
+            if let Some(hasty) = without_pauses(fsm, &outcome) {
+                *fsm = hasty;
+            }
+            outcome
+        }
         Bug::OldStartForgotten => {
             if matches!(envelope.command, Command::Reservation(ReservationCommand::Edit { .. }))
                 && let Some(moved) = moved_at_once(fsm)
@@ -256,6 +266,19 @@ fn without_holders(fsm: &Fsm, outcome: &Outcome) -> Option<Fsm> {
     let mut document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
     let all = document.pointer_mut("/fsm/reservations")?.as_object_mut()?;
     all.get_mut(moved.as_str())?.as_object_mut()?.remove("with")?;
+    Fsm::from_snapshot(&serde_json::to_vec(&document).ok()?).ok()
+}
+
+/// The same state, in which nobody has declined an offer.
+fn without_pauses(fsm: &Fsm, outcome: &Outcome) -> Option<Fsm> {
+    let declined = |event: &Event| matches!(event, Event::Offer(offer) if matches!(**offer, OfferEvent::Declined { .. }));
+    outcome.events.iter().any(declined).then_some(())?;
+    let mut document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
+    for waiter in document.pointer_mut("/fsm/waitlist/waiters")?.as_object_mut()?.values_mut() {
+        if let Some(terms) = waiter.get_mut("offer").and_then(serde_json::Value::as_object_mut) {
+            terms.remove("ended_at");
+        }
+    }
     Fsm::from_snapshot(&serde_json::to_vec(&document).ok()?).ok()
 }
 

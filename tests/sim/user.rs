@@ -4,6 +4,7 @@
 //! refusal, as the CLI does. What was answered goes to the judge; what was not may have happened or not.
 
 mod approvals;
+mod offers;
 mod week;
 
 use std::sync::Arc;

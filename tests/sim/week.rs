@@ -2,13 +2,14 @@
 //! silent. What must hold of it, judged from what nodes open and from what the audit records say.
 //!
 //! An hour of the lab lasts a quarter of a minute, and no shorter, since a fleet knows times that do not shrink: ten minutes until
-//! a silent node's reservations get stand-ins, a minute between two tries of the waiting list. People are in `user/week.rs`
-//! and `user/approvals.rs`, troubles in `faults.rs`. Judges: [`records`] (no GPU is promised twice; what is counted),
+//! a silent node's reservations get stand-ins, a minute between two tries of the waiting list. People are in `user/week.rs`,
+//! `user/approvals.rs` and `user/offers.rs`, troubles in `faults.rs`. Judges: [`records`] (no GPU is promised twice; what is counted),
 //! [`gates`] (what nodes open, and on time), [`waiters`] (the order of those who wait, and what becomes of them),
-//! [`approvals`] (what is above the limit).
+//! [`approvals`] (what is above the limit), [`offers`] (places that their owner has to accept).
 
 mod approvals;
 mod gates;
+mod offers;
 pub(crate) mod records;
 mod waiters;
 
@@ -23,6 +24,7 @@ use fleet_core::time::Timestamp;
 
 use self::approvals::Approvals;
 use self::gates::{Gates, Opened};
+use self::offers::Offers;
 use self::records::Record;
 use self::waiters::Waiting;
 
@@ -49,10 +51,19 @@ pub(crate) const LEAST: &[(&str, u64)] = &[
     (DATE_CHANGED, 20),
     (APPROVED, 20),
     (TAKEN_MEANWHILE, 20),
+    (OFFER_ACCEPTED, 20),
+    (OFFER_DECLINED, 20),
 ];
 /// What some week of many must have.
-pub(crate) const SOMETIMES: &[&str] =
-    &[STAND_IN, SUPERSEDED, DENIED, LAPSED, "ReservationWaitOver"];
+pub(crate) const SOMETIMES: &[&str] = &[
+    STAND_IN,
+    SUPERSEDED,
+    DENIED,
+    LAPSED,
+    OFFER_NOT_ANSWERED,
+    OFFER_WITHDRAWN,
+    "ReservationWaitOver",
+];
 
 /// All that is counted of a week.
 pub(crate) fn counted() -> impl Iterator<Item = &'static str> {
@@ -74,6 +85,11 @@ const TAKEN_MEANWHILE: &str = "ApprovedAndTaken";
 const DENIED: &str = "Denied";
 /// Nobody decided in time.
 const LAPSED: &str = "NotDecided";
+/// What became of places that were offered.
+const OFFER_ACCEPTED: &str = "OfferAccepted";
+const OFFER_DECLINED: &str = "OfferDeclined";
+const OFFER_NOT_ANSWERED: &str = "OfferNotAnswered";
+const OFFER_WITHDRAWN: &str = "OfferWithdrawn";
 const STAND_IN: &str = "StandIn";
 const SUPERSEDED: &str = "StandInSettled";
 
@@ -95,6 +111,7 @@ pub(crate) struct Week {
     /// The order and the earliest start of all who ever waited.
     orders: BTreeMap<ReservationId, (u64, Timestamp)>,
     approvals: Approvals,
+    offers: Offers,
     gates: Gates,
     opened: BTreeMap<ReservationId, Opened>,
 }
@@ -119,11 +136,13 @@ impl Week {
         if let Some(id) = approved {
             self.wait_from_now_on(&id, fsm);
         }
+        self.judge_offers(envelope, outcome, fsm, &mut counted)?;
         self.count_dates(&envelope.command, &outcome.events, &mut counted);
         for event in &outcome.events {
             self.note(event, (fsm.now(), now_us), &mut counted)?;
         }
         self.judge_overlaps(&outcome.events, fsm.now())?;
+        self.judge_offered(&outcome.events, fsm.now())?;
         Ok(counted)
     }
 }

@@ -20,7 +20,7 @@ const PAUSE_MS: (u64, u64) = (25 * SECOND_MS, 135 * SECOND_MS);
 const AHEAD_MS: (u64, u64) = (20 * SECOND_MS, 1_500 * SECOND_MS);
 const LENGTH_MS: (u64, u64) = (60 * SECOND_MS, 260 * SECOND_MS);
 /// Of what waits: shorter, so that one can take another's place.
-const WISH_MS: (u64, u64) = (45 * SECOND_MS, 130 * SECOND_MS);
+pub(super) const WISH_MS: (u64, u64) = (45 * SECOND_MS, 130 * SECOND_MS);
 /// How much later than wished one on the waiting list may begin.
 const WAIT_MS: (u64, u64) = (90 * SECOND_MS, 400 * SECOND_MS);
 /// A course: how many dates, how far apart, how long.
@@ -42,14 +42,20 @@ pub(super) struct Held {
     starts_ms: u64,
     ends_ms: u64,
     is_date: bool,
+    /// Its places are offered, or were.
+    pub(super) by_offers: bool,
 }
 
 fn held(made: &v1::Reservation, is_date: bool) -> Held {
+    let by_offers = made.offer.is_some();
+    // Nothing may be offered yet.
+    let waits_until_ms = if by_offers { made.latest_start_unix_ms } else { 0 };
     Held {
         id: ReservationId::parse(&made.id).expect("a legal id"),
         starts_ms: made.starts_at_unix_ms,
-        ends_ms: made.ends_at_unix_ms,
+        ends_ms: made.ends_at_unix_ms.max(waits_until_ms),
         is_date,
+        by_offers,
     }
 }
 
@@ -72,12 +78,16 @@ impl User {
                 self.decide().await;
                 continue;
             }
+            if self.answer_offers(&has).await {
+                continue;
+            }
             match self.rng.between(0, 99) {
-                0..=12 => self.book(&mut has).await,
-                13..=36 => self.wish(&mut has).await,
-                37..=41 => self.hold_a_course(&mut has).await,
-                42..=66 => self.ask_for_more(&mut has).await,
-                67..=78 => self.change(&mut has, false).await,
+                0..=11 => self.book(&mut has).await,
+                12..=28 => self.wish(&mut has).await,
+                29..=39 => self.wish_for_offers(&mut has).await,
+                40..=43 => self.hold_a_course(&mut has).await,
+                44..=67 => self.ask_for_more(&mut has).await,
+                68..=78 => self.change(&mut has, false).await,
                 79..=84 => self.change(&mut has, true).await,
                 85..=93 => self.give_up(&mut has, false).await,
                 _ => self.give_up(&mut has, true).await,

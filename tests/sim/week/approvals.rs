@@ -147,7 +147,12 @@ impl Week {
         }
         match (self.approvals.asking.remove(id), why) {
             (Some(asked), WaitOverWhy::NotApproved) if fsm.now() > asked.latest => Ok(()),
-            (None, WaitOverWhy::TooLate | WaitOverWhy::Refused { .. }) => Ok(()),
+            (
+                None,
+                WaitOverWhy::TooLate
+                | WaitOverWhy::Refused { .. }
+                | WaitOverWhy::NotAccepted { .. },
+            ) => Ok(()),
             (asked, _) => Err(format!("{id} is over by {why:?}: {asked:?}")),
         }
     }

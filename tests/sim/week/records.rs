@@ -22,6 +22,16 @@ pub(super) struct Place {
     pub(super) window: Window,
 }
 
+impl Place {
+    /// Whether both have a GPU at one time that is not over.
+    pub(super) fn meets(&self, other: &Place, now: Timestamp) -> bool {
+        let (a, b) = (&self.window, &other.window);
+        a.overlaps(b)
+            && a.ends_at.min(b.ends_at) > now
+            && self.gpus.iter().any(|gpu| other.gpus.contains(gpu))
+    }
+}
+
 /// One reservation.
 #[derive(Debug)]
 pub(super) struct Record {
@@ -56,7 +66,7 @@ impl Record {
         std::iter::once(&self.owner).chain(&self.with).cloned().collect()
     }
 
-    fn places(&self) -> impl Iterator<Item = &Place> {
+    pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
         let next = self.next.iter().map(|(place, _)| place);
         std::iter::once(&self.place).chain(next).filter(|_| !self.over)
     }
@@ -257,13 +267,7 @@ impl Week {
             let Some(record) = self.records.get(id) else { continue };
             let others = self.records.iter().filter(|(other, _)| *other != id);
             for (other, one) in others {
-                let meet = |a: &Place, b: &Place| {
-                    a.window.starts_at < b.window.ends_at
-                        && b.window.starts_at < a.window.ends_at
-                        && a.window.ends_at.min(b.window.ends_at) > now
-                        && a.gpus.iter().any(|gpu| b.gpus.contains(gpu))
-                };
-                let twice = record.places().find(|a| one.places().any(|b| meet(a, b)));
+                let twice = record.places().find(|a| one.places().any(|b| a.meets(b, now)));
                 if let Some(place) = twice {
                     return Err(format!("{id} and {other} are both promised {place:?}"));
                 }

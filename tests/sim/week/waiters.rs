@@ -12,6 +12,7 @@ use fleet_core::event::Event;
 use fleet_core::fsm::Outcome;
 use fleet_core::id::ReservationId;
 use fleet_core::node::Liveness;
+use fleet_core::offer::OfferEvent;
 use fleet_core::reply::Reply;
 use fleet_core::reservation::{GpuRequest, WaitOverWhy};
 use fleet_core::time::{Millis, Timestamp, Window};
@@ -60,6 +61,10 @@ impl Waiting {
         })
     }
 
+    pub(super) fn id(&self) -> &ReservationId {
+        &self.id
+    }
+
     pub(super) fn earliest(&self) -> Timestamp {
         self.earliest
     }
@@ -81,12 +86,22 @@ impl Waiting {
             && starts_at <= latest
     }
 
+    /// Whether a place that begins then may be its own, or be offered to it, now.
+    fn may_get(&self, starts_at: Timestamp, fsm: &Fsm) -> bool {
+        let waiter = fsm.waitlist().waits(&self.id);
+        let terms = waiter.and_then(|waiter| waiter.offer.as_ref());
+        terms.is_none_or(|terms| {
+            terms.open_until(fsm.now(), self.latest).is_some_and(|until| until <= starts_at)
+        })
+    }
+
     /// Whether the place that it has can be exchanged at any time.
     fn can_move(&self, fsm: &Fsm) -> bool {
         let Some(r) = fsm.reservation(&self.id) else { return false };
         let heard = fsm.node(&r.node).is_some_and(|n| n.liveness == Liveness::Ready);
         let listed = fsm.waitlist().get(&self.id).is_some_and(|w| w.placed == self.placed);
-        listed && heard && r.next.is_none() && r.pair.is_none() && !r.is_unconfirmed()
+        let is_own = r.offered_until().is_none();
+        is_own && listed && heard && r.next.is_none() && r.pair.is_none() && !r.is_unconfirmed()
     }
 }
 
@@ -140,6 +155,7 @@ impl Week {
         let mut served = 0;
         for event in &outcome.events {
             let id = match event {
+                Event::Offer(offer) => offer.reservation(),
                 Event::ReservationCreated { reservation, .. }
                 | Event::ReservationWaitOver { reservation, .. }
                 | Event::ReservationCancelled { reservation, .. } => reservation,
@@ -155,6 +171,20 @@ impl Week {
                         return Err(format!("{id} begins at {starts_at:?}: {waiting:?}"));
                     }
                     waiting.placed = Some(*starts_at);
+                    continue;
+                }
+                Event::Offer(offer) => {
+                    waiting.placed = match &**offer {
+                        OfferEvent::Made { window, .. } => Some(window.starts_at),
+                        OfferEvent::Accepted { .. } => continue,
+                        OfferEvent::Declined { .. }
+                        | OfferEvent::NotAnswered { .. }
+                        | OfferEvent::Withdrawn { .. } => None,
+                    };
+                    if waiting.placed.is_some_and(|at| at > waiting.latest || at < waiting.earliest)
+                    {
+                        return Err(format!("{id} is offered another time: {waiting:?}"));
+                    }
                     continue;
                 }
                 Event::ReservationWaitOver { why: WaitOverWhy::TooLate, .. }
@@ -189,27 +219,7 @@ impl Week {
 
     /// What somebody got by this entry, nobody before them could have used.
     fn judge_order(&self, outcome: &Outcome, fsm: &Fsm) -> Result<(), String> {
-        for event in &outcome.events {
-            let got = match event {
-                Event::ReservationCreated { reservation, gpus, starts_at, ends_at, .. } => Got {
-                    id: reservation,
-                    gpus: gpus.len(),
-                    window: Window { starts_at: *starts_at, ends_at: *ends_at },
-                    in_turn: self.orders.contains_key(reservation),
-                },
-                Event::ReservationEdited { reservation, by, edit, .. } if by == "fleet" => {
-                    let Some((_, mut window)) = edit.window else { continue };
-                    let Some(r) = fsm.reservation(reservation) else { continue };
-                    let gpus = r.wanted().gpus;
-                    // What it had before was its own, and nobody else's to use.
-                    let before = self.records.get(reservation).map(|record| &record.place);
-                    if let Some(own) = before.filter(|p| p.gpus.iter().any(|g| gpus.contains(g))) {
-                        window.ends_at = window.ends_at.min(own.window.starts_at);
-                    }
-                    Got { id: reservation, gpus: gpus.len(), window, in_turn: true }
-                }
-                _ => continue,
-            };
+        for got in outcome.events.iter().filter_map(|event| self.got_by(event, fsm)) {
             // Those who never were on the list come after all who are.
             let own = self.orders.get(got.id).copied();
             let before = self.waiting.range(..own.map_or(u64::MAX, |(order, _)| order));
@@ -219,8 +229,9 @@ impl Week {
             let is_named = is_named && starts_at > fsm.now();
             let before = before.map(|(_, w)| w).filter(|w| !is_named || w.earliest == starts_at);
             let is_in_turn = |w: &&Waiting| w.placed.is_none() || (got.in_turn && w.can_move(fsm));
-            let mut before = before.filter(is_in_turn);
-            if let Some(first) = before.find(|w| w.id != *got.id && w.could_use(&got)) {
+            let before = before.filter(is_in_turn).filter(|w| w.may_get(starts_at, fsm));
+            let mut before = before.filter(|w| w.id != *got.id);
+            if let Some(first) = before.find(|w| w.could_use(&got)) {
                 return Err(format!(
                     "{} got {:?}, which {} could have used, who waits for longer: {first:?}",
                     got.id, got.window, first.id
@@ -228,5 +239,32 @@ impl Week {
             }
         }
         Ok(())
+    }
+
+    fn got_by<'a>(&self, event: &'a Event, fsm: &Fsm) -> Option<Got<'a>> {
+        let (id, gpus, mut window, in_turn) = match event {
+            Event::ReservationCreated { reservation, gpus, starts_at, ends_at, .. } => {
+                let window = Window { starts_at: *starts_at, ends_at: *ends_at };
+                let in_turn = self.orders.contains_key(reservation);
+                (reservation, gpus.clone(), window, in_turn)
+            }
+            Event::Offer(offer) => match &**offer {
+                OfferEvent::Made { reservation, gpus, window, .. } => {
+                    (reservation, gpus.clone(), *window, true)
+                }
+                _ => return None,
+            },
+            Event::ReservationEdited { reservation, by, edit, .. } if by == "fleet" => {
+                let (_, window) = edit.window?;
+                (reservation, fsm.reservation(reservation)?.wanted().gpus.clone(), window, true)
+            }
+            _ => return None,
+        };
+        // What it had before was its own, and nobody else's to use.
+        let before = self.records.get(id).map(|record| &record.place).or(self.offers.place(id));
+        if let Some(own) = before.filter(|own| own.gpus.iter().any(|gpu| gpus.contains(gpu))) {
+            window.ends_at = window.ends_at.min(own.window.starts_at);
+        }
+        Some(Got { id, gpus: gpus.len(), window, in_turn })
     }
 }
