@@ -113,7 +113,7 @@ pub(crate) fn asks_shown(reservation: &Reservation, clock: &Clock) -> String {
     format!("waits for approval, starts by {latest} or not at all")
 }
 
-/// `active`; `idle 2h` of an active one whose GPUs compute nothing; `offered 29m` of one that can be accepted for so long.
+/// `active`; `idle 2h` of an active one whose GPUs compute nothing; `offered 29m` of one that is still open for 29 minutes.
 fn state(reservation: &Reservation, clock: &Clock) -> String {
     if let Some(since) = reservation.idle_since {
         return format!("idle {}", about(clock.now_ms().saturating_sub(since.0)));

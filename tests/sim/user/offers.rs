@@ -11,7 +11,7 @@ use super::{Answer, User};
 /// half an hour it ends in any case, which would be too much of a week.
 const WAIT_MS: (u64, u64) = (360 * SECOND_MS, 840 * SECOND_MS);
 const GPUS: &[u32] = &[1, 1, 2, 2, 3];
-/// How many of those to whom something may be offered look before they do something else.
+/// How many of those that may have an offer look for it before they do something else.
 const LOOK_PERCENT: u64 = 35;
 /// What they answer; the rest of them does not.
 const ACCEPTED_PERCENT: u64 = 42;
