@@ -58,6 +58,10 @@ pub enum Reply {
         reservations: Vec<ReservationId>,
         skipped: Vec<DateProblem>,
     },
+    /// In the order of their starts, as they are or will be.
+    SeriesEdited {
+        reservations: Vec<ReservationId>,
+    },
     /// What is released of a series, in the order of their starts.
     SeriesReleased {
         reservations: Vec<ReservationId>,

@@ -358,12 +358,17 @@ fn series(typist: &Typist<'_>) -> Result<()> {
     typist.call("res-m4t8xd", first);
     // They ask, and a page has no terminal.
     typist.call("res-c8w2fn --following", &format!("{third} --following --yes"));
+    // Far enough ahead that the first date moves to a time that is not over, and the others with it.
+    typist.call("--from \"tue 14:00\"", "--from +9d");
     typist.call("release ser-7h2kqd", &format!("release {series} --yes"));
     typist.call("ser-7h2kqd", series);
     typist.all(&[
         "fleet reserve -G 1 --from \"mon 14:00\" -t 2h --every daily --times 5 --dry-run",
         "fleet reservation list --series ser-7h2kqd",
         "fleet reservation show res-m4t8xd",
+        "fleet reservation set res-m4t8xd --from \"tue 14:00\"",
+        "fleet reservation set res-c8w2fn --following --from \"tue 14:00\"",
+        "fleet reservation set ser-7h2kqd -t 3h",
         "fleet release res-m4t8xd",
         "fleet release res-c8w2fn --following",
         // Only the second date is left.

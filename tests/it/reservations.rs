@@ -263,6 +263,7 @@ fn series(lab: &Lab) -> Result<()> {
     lab.run_as_nobody(&["release", id, "--yes"])?.fails(4, &["permission denied"])?;
     lab.run(&["release", id])?.fails(2, &["no terminal to ask on", "Release 4 reservations of"])?;
     lab.run(&["release", &other, "--following", "--yes"])?.fails(2, &["is not of a series"])?;
+    series_changed(lab, &ids, &other)?;
     lab.output(&["release", first, "--yes"])?;
     let later = lab.run(&["release", third, "--following", "--yes"])?;
     later.ok()?;
@@ -273,6 +274,42 @@ fn series(lab: &Lab) -> Result<()> {
     lab.run(&["release", id, "--yes"])?.fails(5, &["is already over, or released"])?;
     ensure!(listed(&["--series", id])? == 0, "none is left");
     lab.clear_away()
+}
+
+/// The dates of a series, the first of which could have GPUs that `other` has.
+fn series_changed(lab: &Lab, ids: &[&str], other: &str) -> Result<()> {
+    let times = || -> Result<Vec<[String; 2]>> {
+        let of = |id: &&str| {
+            let shown = lab.json(&["reservation", "show", id])?;
+            Ok(["starts_at", "ends_at"].map(|at| shown[at].to_string()))
+        };
+        ids.iter().map(of).collect()
+    };
+    let before = times()?;
+    let [first, second, ..] = ids else { anyhow::bail!("{ids:?}") };
+    let set = |words: &[&str]| lab.run(&[&["reservation", "set"], words].concat());
+    set(&[other, "--following", "-t", "1h"])?.fails(2, &["is not of a series"])?;
+    let tried = set(&[second, "--following", "-t", "2h", "--dry-run"])?;
+    tried.ok()?;
+    ensure!(tried.stderr.contains("would change 3 dates of ser-"), "{tried:?}");
+    ensure!(times()? == before, "what is tried is done");
+    let done = set(&[second, "--following", "-t", "2h"])?;
+    done.ok()?;
+    ensure!(done.stderr.contains("changed 3 dates of ser-"), "{done:?}");
+    ensure!(done.stdout.lines().eq(ids[1..].iter().copied()), "{done:?}");
+    let after = times()?;
+    let [is_first, others @ ..] = after.as_slice() else { anyhow::bail!("{after:?}") };
+    ensure!(*is_first == before[0], "{before:?}: {after:?}");
+    let longer = |(was, is): (&[String; 2], &[String; 2])| was[0] == is[0] && was[1] < is[1];
+    ensure!(before[1..].iter().zip(others).all(longer), "{before:?}: {after:?}");
+    let shown = lab.output(&["reservation", "show", second])?;
+    ensure!(shown.contains("every day at ") && shown.contains("; changed from "), "{shown}");
+    set(&[first, "--following", "--from", "+54h"])?.fails(
+        6,
+        &["nothing was changed: ", "of 4 dates", other, "a date is changed alone by its own id"],
+    )?;
+    ensure!(times()? == after, "what is refused has moved");
+    Ok(())
 }
 
 fn overlap(lab: &Lab) -> Result<()> {

@@ -326,18 +326,24 @@ pub(crate) struct ReservationApproversArgs {
     after_help = "fleet does the whole change or refuses it. The reservation keeps its GPUs if they are free at the new time. \
     If the node already has the reservation, the reservation moves when the node has released it; \
     until then both places stay taken. A reservation that has started keeps its start and its GPUs.\n\n\
+    Of several dates --from, --until and --time are those of the first; the others move as much, by the clock on the wall.\n\n\
     Examples:\n  \
     fleet reservation set res-k3v9 --from \"tomorrow 14:00\"\n  \
     fleet reservation set res-k3v9 --from 14:00 --until 18:00 -G 2\n  \
-    fleet reservation set res-k3v9 --add-with eve --note \"for the paper\""
+    fleet reservation set res-k3v9 --add-with eve --note \"for the paper\"\n  \
+    fleet reservation set res-c8w2 --following --from \"tue 14:00\"\n  \
+    fleet reservation set ser-7h2k -t 3h"
 )]
 #[command(override_usage = "fleet reservation set [OPTIONS] <RESERVATION>")]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
     .args(["from", "until", "time", "gpus", "gpu", "gpu_memory", "node", "with", "add_with", "remove_with", "note"]))]
 pub(crate) struct ReservationSetArgs {
-    /// The reservation
+    /// The reservation, or a series: all dates that have not started
     #[arg(value_name = "RESERVATION")]
     pub(crate) id: String,
+    /// Change the later reservations of the same series too: all, or none
+    #[arg(long)]
+    pub(crate) following: bool,
     /// New start: 14:00, "monday 09:00"; without a new end the length stays
     #[arg(long, value_name = "WHEN")]
     pub(crate) from: Option<String>,

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use fleet_core::id::SeriesId;
 use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1::{EditReservationRequest, GpuWish, SharedWith};
 
 use super::reservation::{KIND, fetch_one, note_unconfirmed};
 use super::reserve::say_who_leaves;
-use super::{Context, gpu, nodes_without_gpus};
+use super::{Context, gpu, nodes_without_gpus, series};
 use crate::args::{ReservationSetArgs, WishArgs};
 use crate::client::Client;
 use crate::consent::NewUsers;
@@ -18,13 +19,16 @@ use crate::output::text::{print, say};
 use crate::times::{Clock, Edge};
 
 /// The times as typed; 0 is not said.
-struct Times {
-    starts_at_ms: u64,
-    ends_at_ms: u64,
-    length_ms: u64,
+pub(super) struct Times {
+    pub(super) starts_at_ms: u64,
+    pub(super) ends_at_ms: u64,
+    pub(super) length_ms: u64,
 }
 
 pub(super) async fn run(context: &Context, args: &ReservationSetArgs) -> Result<Exit, Failure> {
+    if args.following || args.id.starts_with(SeriesId::PREFIX) {
+        return series::set::run(context, args).await;
+    }
     let times = Times::read(context, args)?;
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let (id, owner) = client.resolve_one(KIND, &args.id).await?;
@@ -58,7 +62,7 @@ pub(super) async fn run(context: &Context, args: &ReservationSetArgs) -> Result<
 }
 
 /// Where and when it is in the end.
-fn shown(reservation: &Reservation, clock: &Clock) -> String {
+pub(super) fn shown(reservation: &Reservation, clock: &Clock) -> String {
     match &reservation.next {
         Some(next) => place_shown(next, clock),
         None => format!("{} {}", reservation.gpus_shown(), window_shown(reservation, clock)),
@@ -66,7 +70,7 @@ fn shown(reservation: &Reservation, clock: &Clock) -> String {
 }
 
 impl Times {
-    fn read(context: &Context, args: &ReservationSetArgs) -> Result<Self, Failure> {
+    pub(super) fn read(context: &Context, args: &ReservationSetArgs) -> Result<Self, Failure> {
         let starts_at_ms = match &args.from {
             None => 0,
             Some(text) => match context.when("--from", text, Edge::Start)?.unix_ms() {
@@ -86,7 +90,7 @@ impl Times {
     }
 
     /// The new end, where there is one: a length counts from the start that it gets, or has.
-    fn end(&self, before: &Reservation) -> u64 {
+    pub(super) fn end(&self, before: &Reservation) -> u64 {
         let next = before.next.as_ref().map_or(before.starts_at, |next| next.starts_at);
         let starts_at_ms = match self.starts_at_ms {
             0 => next.map_or(0, |at| at.0),
@@ -110,33 +114,33 @@ async fn request(
         id: before.id.clone(),
         starts_at_unix_ms: times.starts_at_ms,
         ends_at_unix_ms: times.end(before),
-        gpus: wish(client, &args.wish, before).await?,
+        gpus: wished(client, &args.wish).await?.map(|wish| counted_as(wish, before)),
         note: args.note.clone(),
-        with: with(args, before),
+        with: shared_then(args, before),
         seen_revision: Some(before.revision),
         dry_run: args.dry_run,
         new_users: args.consent.yes,
     })
 }
 
-/// The GPUs that are wanted, if anything is said of them; as many as before where no number is.
-async fn wish(
-    client: &Client,
-    args: &WishArgs,
-    before: &Reservation,
-) -> Result<Option<GpuWish>, Failure> {
+/// The GPUs that are wanted, if anything is said of them.
+pub(super) async fn wished(client: &Client, args: &WishArgs) -> Result<Option<GpuWish>, Failure> {
     let said = args.gpus.is_some() || args.gpu_memory.is_some() || args.node.is_some();
-    if !said && args.gpu.is_empty() {
-        return Ok(None);
+    match !said && args.gpu.is_empty() {
+        true => Ok(None),
+        false => gpu::wish(client, args).await.map(Some),
     }
-    let wish = gpu::wish(client, args).await?;
+}
+
+/// As many GPUs as it has where no number is said.
+pub(super) fn counted_as(wish: GpuWish, before: &Reservation) -> GpuWish {
     let has = before.next.as_ref().map_or(before.gpus.len(), |next| next.gpus.len());
     let count = if wish.count == 0 { u32::try_from(has).unwrap_or(u32::MAX) } else { wish.count };
-    Ok(Some(GpuWish { count, ..wish }))
+    GpuWish { count, ..wish }
 }
 
 /// Who shares it then, if anything is said of that.
-fn with(args: &ReservationSetArgs, before: &Reservation) -> Option<SharedWith> {
+pub(super) fn shared_then(args: &ReservationSetArgs, before: &Reservation) -> Option<SharedWith> {
     if !args.with.is_empty() {
         return Some(SharedWith { users: args.with.clone() });
     }

@@ -1,10 +1,11 @@
-//! Series of reservations: `reserve --every`, `reserve -N`, `release --following` and `release SERIES`.
+//! Series of reservations: `reserve --every`, `reserve -N`, `release --following` and `release SERIES`; `set.rs` changes them.
 //!
 //! Reservations on several nodes at once are a series of one date, with one reservation for each node. The dates of a
 //! rule are worked out here, in the zone of the person who types it. The controllers get the dates and reserve all of
 //! them or none; what they refuse is listed with each date.
 
 mod rule;
+pub(super) mod set;
 
 use fleet_core::Rejection;
 use fleet_core::id::SeriesId;

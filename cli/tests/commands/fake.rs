@@ -497,6 +497,7 @@ impl Fleet for Service {
         extend_reservation(ExtendReservationRequest) -> Reservation;
         edit_reservation(EditReservationRequest) -> Reservation;
         create_series(CreateSeriesRequest) -> CreateSeriesResponse;
+        edit_series(EditSeriesRequest) -> EditSeriesResponse;
         release_series(ReleaseSeriesRequest) -> ReleaseSeriesResponse;
         release_reservation(ReleaseReservationRequest) -> Reservation;
         get_reservation_rules(GetReservationRulesRequest) -> ReservationRules;

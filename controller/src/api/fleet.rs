@@ -322,6 +322,13 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.create_series(request).await?))
     }
 
+    async fn edit_series(
+        &self,
+        request: Request<v1::EditSeriesRequest>,
+    ) -> Reply<v1::EditSeriesResponse> {
+        Ok(Response::new(self.0.edit_series(request).await?))
+    }
+
     async fn release_series(
         &self,
         request: Request<v1::ReleaseSeriesRequest>,

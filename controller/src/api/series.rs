@@ -71,7 +71,7 @@ impl Context {
         Ok(v1::ReleaseSeriesResponse { items: self.views_of(&released) })
     }
 
-    fn views_of(&self, ids: &[ReservationId]) -> Vec<v1::Reservation> {
+    pub(super) fn views_of(&self, ids: &[ReservationId]) -> Vec<v1::Reservation> {
         self.raft.read(|fsm| {
             let found = ids.iter().filter_map(|id| fsm.reservation(id));
             found.map(|r| views::reservation(fsm, &self.sessions, r)).collect()
@@ -163,7 +163,7 @@ impl Context {
     }
 }
 
-fn refused(problems: &[DateProblem]) -> Vec<v1::RefusedDate> {
+pub(super) fn refused(problems: &[DateProblem]) -> Vec<v1::RefusedDate> {
     let one = |problem: &DateProblem| v1::RefusedDate {
         date: Some(v1::SeriesDate {
             starts_at_unix_ms: problem.window.starts_at.0,

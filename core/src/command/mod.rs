@@ -42,7 +42,9 @@ pub use notices::NoticeCommand;
 pub use projects::ProjectCommand;
 pub use reboot::RebootCommand;
 pub use report::Report;
-pub use reservations::{AskForApproval, CreateReservation, ReservationChange, ReservationCommand};
+pub use reservations::{
+    AskForApproval, CreateReservation, ReservationChange, ReservationCommand, SeriesChange,
+};
 pub use tokens::{CreateControllerToken, CreateJoinToken, TokenCommand};
 
 /// Highest cluster version this build can run at.

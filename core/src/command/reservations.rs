@@ -72,6 +72,16 @@ pub struct ReservationChange {
     pub note: Option<String>,
 }
 
+/// What changes of one reservation of a series.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeriesChange {
+    pub reservation: ReservationId,
+    pub change: ReservationChange,
+    /// The revision that the author of the change saw, as in [`ReservationCommand::Edit`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<u64>,
+}
+
 /// A request for a reservation above a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskForApproval {
@@ -150,6 +160,15 @@ pub enum ReservationCommand {
         /// Leave dates out that are not available, instead of refusing the series.
         skip: bool,
     },
+    /// Changes reservations of a series: all of them, or none.
+    EditSeries {
+        id: SeriesId,
+        /// Each reservation once.
+        changes: Vec<SeriesChange>,
+        /// How the rule of the series reads for them from now on; as before without it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rule: Option<String>,
+    },
     /// Releases reservations of a series.
     ReleaseSeries {
         id: SeriesId,
@@ -174,6 +193,7 @@ impl ReservationCommand {
             ReservationCommand::Release { .. } => "release_reservation",
             ReservationCommand::Edit { .. } => "edit_reservation",
             ReservationCommand::CreateSeries { .. } => "create_series",
+            ReservationCommand::EditSeries { .. } => "edit_series",
             ReservationCommand::ReleaseSeries { .. } => "release_series",
         }
     }

@@ -5,13 +5,15 @@
 //! released it, the old place and the new one are both taken, and nobody else is promised either. A place never
 //! changes hands because an agent is silent: the old one is free when the agent says so, or when its time is over.
 
+use super::commands::Act;
 use super::reservations::check_gpu_request;
 use super::{Fsm, Turn};
 use crate::actor::Actor;
 use crate::calendar::{self, Unleased};
-use crate::command::ReservationChange;
+use crate::command::{Command, ReservationChange, ReservationCommand};
 use crate::event::Event;
 use crate::id::ReservationId;
+use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -80,13 +82,26 @@ impl Fsm {
         seen: Option<u64>,
         now: Timestamp,
     ) -> Result<Reservation, Rejection> {
+        let (edited, change) = (id.clone(), change.clone());
+        let command = ReservationCommand::Edit { id: edited, change, seen };
+        let (after, _) = self.after(actor, &command, now)?;
+        after.reservations.get(id).cloned().ok_or_else(|| Rejection::not_found("reservation", id))
+    }
+
+    /// A copy of the state on which that was done, and the reply.
+    pub(super) fn after(
+        &self,
+        actor: &Actor,
+        command: &ReservationCommand,
+        now: Timestamp,
+    ) -> Result<(Fsm, Reply), Rejection> {
         let mut trial = self.as_of(now);
-        let epoch = crate::lease::Epoch { incarnation: trial.incarnation, index: trial.applied };
+        let epoch = Epoch { incarnation: trial.incarnation, index: trial.applied };
         let (granted, before, events) = (0, trial.now, Vec::new());
         let mut turn = Turn { actor, epoch, granted, before, events };
-        super::authorize(&trial, actor, &edit_command(id, change, seen))?;
-        trial.edit_reservation(&mut turn, id, change, seen)?;
-        trial.reservations.get(id).cloned().ok_or_else(|| Rejection::not_found("reservation", id))
+        super::authorize(&trial, actor, &Command::Reservation(command.clone()))?;
+        let reply = command.act(&mut trial, &mut turn)?;
+        Ok((trial, reply))
     }
 
     /// Everything that can be refused before GPUs are chosen.
@@ -381,18 +396,8 @@ impl Fsm {
     }
 }
 
-fn edit_command(
-    id: &ReservationId,
-    change: &ReservationChange,
-    seen: Option<u64>,
-) -> crate::command::Command {
-    use crate::command::{Command, ReservationCommand};
-    let (id, change) = (id.clone(), change.clone());
-    Command::Reservation(ReservationCommand::Edit { id, change, seen })
-}
-
 /// The window after the change. A new start alone moves it: its length stays.
-fn moved(before: Window, change: &ReservationChange) -> Window {
+pub(super) fn moved(before: Window, change: &ReservationChange) -> Window {
     let starts_at = change.starts_at.unwrap_or(before.starts_at);
     let length = before.ends_at.since(before.starts_at);
     let ends_at = match (change.ends_at, change.starts_at) {

@@ -59,6 +59,7 @@ mod reports;
 mod reservations;
 mod restart;
 mod series;
+mod series_edit;
 mod session;
 mod stand_in;
 mod stays;

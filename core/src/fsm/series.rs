@@ -1,4 +1,4 @@
-//! Series of reservations: made whole or not at all, and released together.
+//! Series of reservations: made whole or not at all, and released together. `series_edit.rs` changes them.
 //!
 //! Called by `apply` for `CreateSeries` and `ReleaseSeries`, and by the edge for a trial. The dates come in with the
 //! command: what a rule means in a time zone is the edge's business. Each date is placed as a single reservation is.
@@ -243,7 +243,7 @@ impl Fsm {
     }
 }
 
-fn is_of(reservation: &Reservation, id: &SeriesId) -> bool {
+pub(super) fn is_of(reservation: &Reservation, id: &SeriesId) -> bool {
     reservation.series.as_ref().is_some_and(|series| series.id == *id)
 }
 
@@ -287,7 +287,7 @@ fn check_dates(wishes: &[CreateReservation]) -> Result<(), Rejection> {
 }
 
 /// Whether another date might be available.
-fn is_of_the_date(why: &Rejection) -> bool {
+pub(super) fn is_of_the_date(why: &Rejection) -> bool {
     match why {
         Rejection::GpusHeld { .. } | Rejection::NotNow { .. } | Rejection::LimitReached { .. } => {
             true
@@ -303,7 +303,7 @@ const DATE_HOLDINGS_MAX: usize = 8;
 
 /// A series cannot move one date to the next free slot, and hundreds of refusals must fit into an answer that each
 /// controller keeps for a while.
-fn without_next(why: Rejection) -> Rejection {
+pub(super) fn without_next(why: Rejection) -> Rejection {
     match why {
         Rejection::GpusHeld { wanted, mut holdings, .. } => {
             holdings.truncate(DATE_HOLDINGS_MAX);

@@ -31,6 +31,7 @@ impl Act for ReservationCommand {
             // Whose they are, the handler checks: they may be several people's.
             ReservationCommand::UndoImport { .. }
             | ReservationCommand::CreateSeries { .. }
+            | ReservationCommand::EditSeries { .. }
             | ReservationCommand::ReleaseSeries { .. } => any_user(actor),
             ReservationCommand::Approve { id } | ReservationCommand::Deny { id, .. } => {
                 match fsm.may_approve(actor, id) {
@@ -72,6 +73,10 @@ impl Act for ReservationCommand {
             ReservationCommand::CreateSeries { reservations, skip, .. } => {
                 fsm.judge_series(actor, reservations, *skip).map(|_| ())
             }
+            // What a change comes to depends on those before it.
+            ReservationCommand::EditSeries { id, changes, rule } => {
+                fsm.check_series_edit(actor, id, changes, rule.as_deref())
+            }
             ReservationCommand::ReleaseSeries { id, from } => {
                 fsm.releasable(actor, id, from.as_ref()).map(|_| ())
             }
@@ -106,6 +111,9 @@ impl Act for ReservationCommand {
             }
             ReservationCommand::CreateSeries { series, reservations, skip } => {
                 fsm.create_series(turn, series, reservations, *skip)
+            }
+            ReservationCommand::EditSeries { id, changes, rule } => {
+                fsm.edit_series(turn, id, changes, rule.as_deref())
             }
             ReservationCommand::ReleaseSeries { id, from } => {
                 fsm.release_series(turn, id, from.as_ref())

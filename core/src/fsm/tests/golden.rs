@@ -6,6 +6,8 @@
 //! name with them. From then on a change that breaks this test needs a new cluster version that switches
 //! it on, not new files.
 
+mod series;
+
 use sha2::{Digest, Sha256};
 
 use super::windows::grant;
@@ -27,14 +29,14 @@ use crate::ending::{EndPolicy, GpuHolder, HolderStep, WindowUse};
 use crate::feed::FeedScope;
 use crate::gpu::Presence;
 use crate::health::Severity;
-use crate::id::{FeedId, ImportId, SeriesId, TokenId};
+use crate::id::{FeedId, ImportId, TokenId};
 use crate::image::ImageUsed;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
 use crate::name::{ClassName, GroupName, ProjectName};
 use crate::node::{Liveness, MachineIdentity};
 use crate::project::ProjectChange;
-use crate::reservation::{GpuRequest, Series};
+use crate::reservation::GpuRequest;
 use crate::state::{FORMAT, Fsm};
 use crate::time::{Millis, Window};
 use crate::window::{Enforcement, EnforcementSwitch, WindowReport};
@@ -51,7 +53,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 87, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 88, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -642,29 +644,11 @@ fn administered(w: &mut World) {
     let window = Window { starts_at, ends_at: starts_at + Millis::hours(1) };
     w.give(person("ada"), import("r11", window, Some(id.clone()))).unwrap();
     w.give(person("ada"), Command::Reservation(ReservationCommand::UndoImport { id })).unwrap();
-    a_series(w);
+    series::made_changed_and_released(w);
     let until = w.now;
     w.pass(KEEP_MIN);
     let prune = Prune { through: 3, hash: "0a".repeat(32), until };
     w.give(root(), Command::Audit(AuditCommand::Prune(prune))).unwrap();
-}
-
-/// Three days in a row; the last one is released.
-fn a_series(w: &mut World) {
-    let id = SeriesId::parse("ser-1").unwrap();
-    let series = Series { id: id.clone(), rule: "every day".to_owned() };
-    let date = |day: u64| {
-        let starts_at = w.now + Millis::days(30 + day);
-        let window = Window { starts_at, ends_at: starts_at + Millis::hours(1) };
-        let gpus = GpuRequest { count: 1, ..GpuRequest::default() };
-        CreateReservation::plain(res(&format!("s{day}")), super::world::user("ada"), gpus, window)
-    };
-    let reservations = (0..3).map(date).collect();
-    let create = ReservationCommand::CreateSeries { series, reservations, skip: false };
-    w.give(person("ada"), Command::Reservation(create)).unwrap();
-    let from = Some(res("s2"));
-    let release = ReservationCommand::ReleaseSeries { id, from };
-    w.give(person("ada"), Command::Reservation(release)).unwrap();
 }
 
 /// The commands about who may come in.

@@ -45,6 +45,7 @@ mod reservations;
 mod reserved_over;
 mod resume;
 mod series;
+mod series_edit;
 mod session;
 mod stand_in;
 mod stays;

@@ -12,7 +12,7 @@ use crate::calendar::tests::places;
 use crate::command::{
     AskForApproval, ClusterCommand, Command, CreateReservation, EndingCommand, GpuCommand,
     JobCommand, LimitsCommand, NodeCommand, RebootCommand, Report, ReservationChange,
-    ReservationCommand,
+    ReservationCommand, SeriesChange,
 };
 use crate::ending::{EndPolicy, WindowUse};
 use crate::health::Severity;
@@ -23,7 +23,7 @@ use crate::limits::ReservationLimits;
 use crate::name::GroupName;
 use crate::node::Liveness;
 use crate::reply::Reply;
-use crate::reservation::{GpuRequest, Series};
+use crate::reservation::{GpuRequest, Reservation, Series};
 use crate::scheduler;
 use crate::state::Fsm;
 use crate::time::{Millis, Window};
@@ -86,6 +86,10 @@ enum Step {
         which: usize,
     },
     /// All of a series that has not started, or one date and the later ones.
+    EditSeries {
+        which: usize,
+        minutes: u64,
+    },
     ReleaseSeries {
         which: usize,
         following: bool,
@@ -230,6 +234,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => some.clone().prop_map(|which| Step::Release { which }),
         1 => (some.clone(), any::<bool>())
             .prop_map(|(which, following)| Step::ReleaseSeries { which, following }),
+        1 => (some.clone(), 0..3_000_u64)
+            .prop_map(|(which, minutes)| Step::EditSeries { which, minutes }),
         1 => (some.clone(), 1..200_u64).prop_map(|(which, minutes)| Step::Extend { which, minutes }),
         3 => (some.clone(), 0..4_usize, 0..300_u64, 1..5_u32)
             .prop_map(|(which, kind, minutes, gpus)| Step::Edit { which, kind, minutes, gpus }),
@@ -419,6 +425,7 @@ fn take(w: &mut World, number: usize, step: &Step) {
             let dates = (Millis::minutes(*from_minutes), Millis::minutes(*minutes));
             series(w, number, PEOPLE[*who], *gpus, dates, *skip);
         }
+        Step::EditSeries { which, minutes } => edit_series(w, *which, *minutes),
         Step::ReleaseSeries { which, following } => {
             let all = w.fsm.reservations().filter_map(|r| Some((r.id.clone(), r.series.clone()?)));
             if let Some((first, series)) = pick(all, *which) {
@@ -581,7 +588,33 @@ fn take(w: &mut World, number: usize, step: &Step) {
     }
 }
 
-/// A refused edit changes nothing.
+/// All open dates of a series move by as much, later or earlier; or none does.
+fn edit_series(w: &mut World, which: usize, minutes: u64) {
+    let all = w.fsm.open_reservations().filter_map(|r| r.series.clone());
+    let Some(series) = pick(all, which) else { return };
+    let open = w.fsm.open_reservations();
+    let of = open.filter(|r| r.series.as_ref().is_some_and(|other| other.id == series.id));
+    let moved = |r: &Reservation| {
+        let starts_at = r.wanted().window.starts_at + Millis::minutes(minutes);
+        let starts_at = Some(starts_at - Millis::minutes(1_000));
+        let change = ReservationChange { starts_at, ..ReservationChange::default() };
+        SeriesChange { reservation: r.id.clone(), change, seen: None }
+    };
+    let changes = of.map(moved).collect();
+    let command = ReservationCommand::EditSeries { id: series.id, changes, rule: None };
+    give_whole(w, Command::Reservation(command));
+}
+
+/// Refused, it changes nothing.
+fn give_whole(w: &mut World, command: Command) {
+    let envelope = w.envelope(person("root"), command.clone());
+    let mut trial = w.fsm.clone();
+    if trial.apply(w.index + 1, &envelope).reply.is_err() {
+        assert!(trial.reservations().eq(w.fsm.reservations()));
+    }
+    drop(w.give(person("root"), command));
+}
+
 fn edit(w: &mut World, which: usize, kind: usize, minutes: u64, gpus: u32) {
     let Some(id) = pick(w.fsm.open_reservations().map(|r| r.id.clone()), which) else { return };
     let at = Some(w.now + Millis::minutes(minutes));
@@ -594,12 +627,7 @@ fn edit(w: &mut World, which: usize, kind: usize, minutes: u64, gpus: u32) {
     };
     change.note = minutes.is_multiple_of(5).then(|| "moved".to_owned());
     let command = Command::Reservation(ReservationCommand::Edit { id, change, seen: None });
-    let envelope = w.envelope(person("root"), command.clone());
-    let mut trial = w.fsm.clone();
-    if trial.apply(w.index + 1, &envelope).reply.is_err() {
-        assert!(trial.reservations().eq(w.fsm.reservations()));
-    }
-    drop(w.give(person("root"), command));
+    give_whole(w, command);
 }
 
 fn use_report(reservation: ReservationId, seen: usize, came: bool) -> Report {
